@@ -102,6 +102,7 @@ impl Case {
         let kinds = LayerKinds::of(&recipe);
         if terms.purpose == Purpose::Run {
             findings.extend(not_priced(&recipe, layout.engine));
+            findings.extend(passed_on(&passed, layout.engine));
             findings.extend(conditions::widths(&recipe, &layout, &options));
             findings.extend(cluster.as_ref().and_then(|on| conditions::asks(&recipe, &layout, &options, on)));
         }
@@ -215,6 +216,14 @@ fn not_priced(recipe: &Recipe, engine: Option<Engine>) -> Option<Finding> {
     let figures = if engine == Some(Engine::Fsdp2) { "seconds" } else { "bytes and seconds" };
     let message = format!("{figures} are as if without {}: they add elementwise work", fields.join(", "));
     (!fields.is_empty()).then(|| Finding::note("case/not-priced", Blame::Recipe, "recipe", message))
+}
+
+/// Words that the engine is told and nothing here prices.
+fn passed_on(passed: &[Vec<String>], engine: Option<Engine>) -> Option<Finding> {
+    let names = words::not_priced(engine, passed);
+    let message = format!("{} is passed on and not priced: bytes and seconds are as if without", names.join(", "));
+    let finding = Finding::warning("engine-args/not-priced", Blame::Usage, "engine-args", message);
+    (!names.is_empty()).then(|| finding)
 }
 
 /// Says with the refusals of an engine that nobody typed it.

@@ -7,7 +7,7 @@ mod sparse;
 
 pub(crate) use sparse::{kernels_decline as sparse_kernels_decline, seam as sparse_seam};
 
-use crate::options::{Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
+use crate::options::{CrossEntropy, Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
 use crate::ways::{AdapterLayers, ElementStep, MomentumFormat};
 use diag::{Blame, Finding, RuleId};
 use hardware::Cluster;
@@ -24,6 +24,7 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&Cl
         Some(Engine::Megatron) => {
             let mut found = expert_overlap(recipe, layout, options);
             found.extend(overlap(layout, options));
+            found.extend(loss(options));
             found.extend(documents(layout, options));
             found.extend(exchanges::unmet(recipe, layout, options, on));
             found.extend(expert_fusion::unmet(recipe, layout, options, on));
@@ -242,6 +243,15 @@ fn quoted<'a, M: AsRef<str>>(
     unmet
         .map(|(_, object, message, quote, hint)| refuse(rule, object, message.as_ref()).quote(quote).hint(hint))
         .collect()
+}
+
+/// `training/arguments.py` asserts it.
+fn loss(options: &Options) -> Option<Finding> {
+    let message = "Megatron-Core 0.19 has switched Transformer Engine's fused loss off";
+    let finding = refuse("megatron/te-loss", "--cross-entropy-fusion-impl", message)
+        .quote("Transformer Engine cross entropy loss fusion is disabled due to stability issues.")
+        .hint("--cross-entropy-fusion-impl native, or leave it out");
+    (options.kernels.cross_entropy == CrossEntropy::TransformerEngine).then_some(finding)
 }
 
 /// Overlap of tensor-parallel collectives and of state (Megatron-Core 0.19.2,

@@ -70,6 +70,14 @@ pub struct Case {
     terms: Terms,
 }
 
+impl Case {
+    /// What is said beside every figure of a job whose engine is told something that has no price here; nothing otherwise.
+    pub fn beside_figures(&self) -> String {
+        let names = words::not_priced(self.layout.engine, &self.passed);
+        if names.is_empty() { String::new() } else { format!(" (not priced: {})", names.join(", ")) }
+    }
+}
+
 /// Two cases are equal when they are the same job, however it was typed.
 impl PartialEq for Case {
     fn eq(&self, other: &Case) -> bool {

@@ -54,7 +54,7 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&C
         (
             loss,
             "the loss in one kernel",
-            "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te".to_string(),
+            "--cross-entropy-loss-fusion".to_string(),
             None,
             true,
         ),

@@ -516,8 +516,9 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         Some(Engine::Deepspeed | Engine::Nanotron) => (Flash2, Elementwise::Eager, Eager),
     };
     let accumulate = match engine {
-        None | Some(Engine::Megatron | Engine::Shardwright) => Accumulate::Fused,
-        Some(Engine::Nanotron | Engine::Deepspeed) => Accumulate::Separate,
+        Some(Engine::Shardwright) => Accumulate::Fused,
+        // Megatron's fusion needs APEX's extension, which no package index has.
+        None | Some(Engine::Megatron | Engine::Nanotron | Engine::Deepspeed) => Accumulate::Separate,
         Some(Engine::Torchtitan | Engine::Fsdp2 | Engine::Maxtext | Engine::XlaSpmd) => Accumulate::Reduced,
     };
     Kernels {

@@ -119,6 +119,23 @@ pub enum Starter {
     Python,
 }
 
+/// The variable that names the folder of an engine's sources, for a launch and for a probe.
+pub const ENGINE: &str = "SHARDWRIGHT_ENGINE";
+
+/// Sources of an engine that no package installs. Where the policy names no folder, `launch.sh` looks for the script in
+/// the variable, the Python path and the places that images have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Checkout {
+    /// What it is, with its version.
+    pub what: &'static str,
+    /// The variable that names its folder.
+    pub variable: &'static str,
+    /// The script that shows that a folder is it.
+    pub script: &'static str,
+    /// Folders of common images.
+    pub places: &'static [&'static str],
+}
+
 /// What an engine is to be told.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Emission {
@@ -134,6 +151,9 @@ pub struct Emission {
     pub starter: Starter,
     /// The script or module the starter runs, and the words in front of the arguments.
     pub entry: Vec<String>,
+    /// Where the entry's script is looked for; none when the policy names the folder, or the entry needs none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<Checkout>,
     /// What it is told on the command line, or in its configuration (see `on_command_line`).
     pub arguments: Vec<Argument>,
     /// Whether the arguments stand on the command line; otherwise they are keys of a file.
@@ -157,6 +177,16 @@ fn mode_by_name<S: serde::Serializer>(mode: &Option<Mode>, serializer: S) -> Res
     }
 }
 
+impl Checkout {
+    /// The script in the folder that the policy names, or where it is looked for.
+    pub fn entry(self, root: Option<&str>) -> (String, Option<Checkout>) {
+        match root {
+            Some(root) => (format!("{}/{}", root.trim_end_matches('/'), self.script), None),
+            None => (self.script.to_string(), Some(self)),
+        }
+    }
+}
+
 impl Emission {
     /// The words behind the starter: the entry, and the arguments where they stand on the line.
     pub fn words(&self) -> Vec<String> {
@@ -172,7 +202,8 @@ impl Emission {
         // An entry that carries its keys as words (MaxText) has one a line too.
         let keys = self.entry.iter().position(|word| word.contains('=')).unwrap_or(self.entry.len());
         let (start, keys) = self.entry.split_at(keys);
-        let mut lines = vec![quote::shell_line(start)];
+        let checkout = if self.checkout.is_some() { "\"$engine_root\"/" } else { "" };
+        let mut lines = vec![format!("{checkout}{}", quote::shell_line(start))];
         lines.extend(keys.iter().map(|word| quote::shell(word)));
         if self.on_command_line {
             lines.extend(self.arguments.iter().map(|a| quote::shell_line(a.words())));

@@ -53,7 +53,7 @@ pub struct Policy {
     pub clock: Clock,
 }
 
-/// Locations; none of them may be on the root volume, which `preflight` checks on the machine.
+/// Locations. A relative one is relative to the launch directory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Storage {
     /// Checkpoints.
@@ -142,10 +142,13 @@ impl Storage {
     }
 }
 
-impl Default for Storage {
-    /// A volume of its own, by a name a cluster can mount; a policy file names the real one.
-    fn default() -> Storage {
-        let below = |name: &str| format!("/mnt/shardwright/{name}");
+impl Storage {
+    /// Where runs are kept when no policy says: beside the launch's own files.
+    const LOCAL: &str = "./runs";
+
+    /// Every location in a folder of its own below one.
+    fn below(folder: &str) -> Storage {
+        let below = |name: &str| format!("{}/{name}", folder.trim_end_matches('/'));
         Storage {
             checkpoints: below("checkpoints"),
             data: below("data"),
@@ -156,10 +159,32 @@ impl Default for Storage {
             inductor_cache: None,
             cuda_cache: None,
             hf_home: None,
-            forbid_root_volume: true,
+            forbid_root_volume: false,
             keep_last: None,
             free: BTreeMap::new(),
         }
+    }
+
+    /// Locations that no policy names, moved below `mount`: a pod's own folder ends with the pod.
+    pub fn mounted(&mut self, mount: &str) {
+        let (local, mounted) = (Storage::default(), Storage::below(mount));
+        for (place, local, mounted) in [
+            (&mut self.checkpoints, local.checkpoints, mounted.checkpoints),
+            (&mut self.data, local.data, mounted.data),
+            (&mut self.logs, local.logs, mounted.logs),
+            (&mut self.caches, local.caches, mounted.caches),
+            (&mut self.temporary, local.temporary, mounted.temporary),
+        ] {
+            if *place == local {
+                *place = mounted;
+            }
+        }
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Storage {
+        Storage::below(Storage::LOCAL)
     }
 }
 
@@ -292,8 +317,8 @@ pub struct JobPolicy {
     pub name: Option<String>,
     /// Container image; [`JobPolicy::IMAGE`] in pods when none is named, and none under Slurm.
     pub image: Option<String>,
-    /// Where the engine's scripts are, on the machine or in the image.
-    pub engine_root: String,
+    /// Where the engine's scripts are, on the machine or in the image; `launch.sh` looks for them when it is not said.
+    pub engine_root: Option<String>,
     /// The training script of engines that have none of their own.
     pub script: Option<String>,
     /// Restarts after a failure.
@@ -335,7 +360,7 @@ impl Default for JobPolicy {
         JobPolicy {
             name: None,
             image: None,
-            engine_root: "/opt/engine".to_string(),
+            engine_root: None,
             script: None,
             restarts: 3,
             port: 29500,

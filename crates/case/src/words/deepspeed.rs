@@ -88,5 +88,6 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         "zero_optimization.stage3_max_reuse_distance",
         "zero_optimization.sub_group_size",
     ],
+    close: |_| None,
     knows: knows_nothing,
 };

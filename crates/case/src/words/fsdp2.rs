@@ -186,5 +186,6 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     refused: &[("float8", "its projections multiply in bf16, and no other format of theirs is replayed or was tried")],
     ours: &[("reshard_after_forward", "--zero")],
     tuned: &[],
+    close: |_| None,
     knows: knows_nothing,
 };

@@ -1,6 +1,6 @@
 //! Megatron-Core 0.19.2 (`megatron/training/arguments.py`).
 
-use super::{Effect, Passed, Place, Takes, Vocabulary, Word, dtype, flag, number};
+use super::{Effect, Known, Passed, Place, Takes, Vocabulary, Word, dtype, flag, number};
 use crate::options::{
     Accumulate, AttentionKernel, CrossEntropy, Dispatch, EpOverlap, GraphModule, GraphsBy, TpOverlap,
 };
@@ -18,8 +18,14 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
     refused: &[],
     ours: OURS,
     tuned: &["--ddp-bucket-size", "--ddp-num-buckets", "--ddp-pad-buckets-for-high-nccl-busbw"],
-    knows: megatron_args::is_flag,
+    close: megatron_args::close,
+    knows: known,
 };
+
+fn known(name: &str) -> Option<Known> {
+    let (least, most) = megatron_args::arity(name)?;
+    Some(megatron_args::changes(name).map_or(Known::Takes(least, most), Known::Model))
+}
 
 const WORDS: &[Word] = &[
     switch_word!(

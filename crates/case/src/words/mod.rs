@@ -1,6 +1,6 @@
 //! Options in an engine's own words: `--engine-args "--moe-token-dispatcher-type allgather"`. A word
 //! is read, written back and emitted from one entry, which also says what it changes. What an engine
-//! knows and we have no entry for is refused by name, never passed on in silence.
+//! knows and we have no entry for is passed on, and said to be not priced.
 
 /// A switch that is one field of the options, with what it does to memory and to time.
 macro_rules! switch_word {
@@ -127,16 +127,26 @@ pub struct Vocabulary {
     pub ours: &'static [(&'static str, &'static str)],
     /// Words whose best value belongs to a topology: sizes of buckets, and padding.
     pub tuned: &'static [&'static str],
-    /// Whether the engine has a word at all, where its whole list is known.
-    pub knows: fn(&str) -> bool,
+    /// The word of the engine's own list that is most like one it does not have.
+    pub close: fn(&str) -> Option<&'static str>,
+    /// What the engine's own list says of a word, where the whole list is known.
+    pub knows: fn(&str) -> Option<Known>,
 }
 
-fn knows_nothing(_: &str) -> bool {
-    false
+/// A word of the engine's own list.
+pub enum Known {
+    /// It takes so many values, at least and at most.
+    Takes(usize, usize),
+    /// It changes the model or who holds what, for this reason.
+    Model(&'static str),
+}
+
+fn knows_nothing(_: &str) -> Option<Known> {
+    None
 }
 
 const EMPTY: Vocabulary =
-    Vocabulary { words: &[], passed: &[], implied: &[], refused: &[], ours: &[], tuned: &[], knows: knows_nothing };
+    Vocabulary { words: &[], passed: &[], implied: &[], refused: &[], ours: &[], tuned: &[], close: |_| None, knows: knows_nothing };
 
 /// Engines that have words.
 const WITH_WORDS: [Engine; 5] =
@@ -160,6 +170,11 @@ impl Vocabulary {
         self.words.iter().any(|word| word.name == name || word.negated() == name)
             || self.passed.iter().any(|passed| passed.name == name)
             || self.implied.contains(&name)
+    }
+
+    /// Whether a word that is passed on is known to change neither memory nor time.
+    pub fn is_free(&self, name: &str) -> bool {
+        self.passed.iter().any(|passed| passed.name == name)
     }
 }
 
@@ -194,6 +209,28 @@ pub struct Said {
     pub passed: Vec<Vec<String>>,
 }
 
+impl Said {
+    /// Words passed on whose price is not known.
+    pub fn not_priced(&self, engine: Option<Engine>) -> Vec<&str> {
+        not_priced(engine, &self.passed)
+    }
+}
+
+/// The same where every word must have a price: a measured row that ran something else is no row of this case.
+pub fn read_priced(engine: Option<Engine>, words: &[String], options: &mut Options) -> Result<(), String> {
+    let said = read(engine, words, options).map_err(|findings| findings[0].message.clone())?;
+    match said.not_priced(engine).first() {
+        Some(name) => Err(format!("what `{name}` does to memory and time is not known here")),
+        None => Ok(()),
+    }
+}
+
+/// Of words passed on to an engine, those whose price is not known.
+pub fn not_priced(engine: Option<Engine>, passed: &[Vec<String>]) -> Vec<&str> {
+    let vocabulary = of(engine);
+    passed.iter().map(|words| words[0].as_str()).filter(|name| !vocabulary.is_free(name)).collect()
+}
+
 /// Reads words of an engine into its options. Options are set in the order of the vocabulary, each
 /// to the last value said, as an engine's own parser has them: words may stand in any order.
 pub fn read(engine: Option<Engine>, words: &[String], options: &mut Options) -> Result<Said, Vec<Finding>> {
@@ -207,7 +244,12 @@ pub fn read(engine: Option<Engine>, words: &[String], options: &mut Options) -> 
         };
         rest = behind;
         if given.is_empty() {
-            let wanted = vocabulary.passed.iter().find(|passed| passed.name == name).map_or(0, |passed| passed.values);
+            let known = || match (vocabulary.knows)(name) {
+                Some(Known::Takes(_, most)) if !vocabulary.has(name) => most,
+                _ => 0,
+            };
+            let free = vocabulary.passed.iter().find(|passed| passed.name == name);
+            let wanted = free.map_or_else(known, |passed| passed.values);
             let is_value =
                 |(at, word): &(usize, &String)| !word.starts_with("--") && (*at < wanted || !word.contains('='));
             given.extend(behind.iter().enumerate().take_while(is_value).map(|(_, word)| word.clone()));
@@ -278,7 +320,26 @@ fn one(vocabulary: &Vocabulary, engine: Option<Engine>, name: &str, values: &[St
             false => Err(refuse(format!("`{name}` takes {}, not {}", count(passed.values), values.len()))),
         };
     }
-    Err(unknown(vocabulary, engine, name))
+    passed_on(vocabulary, name, values).unwrap_or_else(|| Err(unknown(vocabulary, engine, name)))
+}
+
+/// A word of the engine's own list that has no price here.
+fn passed_on(vocabulary: &Vocabulary, name: &str, values: &[String]) -> Option<Result<Meant, Finding>> {
+    let is_answered = vocabulary.ours.iter().chain(vocabulary.refused).any(|(word, _)| *word == name);
+    let refuse = |rule, message: String| Finding::error(rule, Blame::Usage, name, message);
+    match (vocabulary.knows)(name).filter(|_| !is_answered)? {
+        Known::Model(why) => {
+            let finding = refuse("engine-args/model", format!("`{name}` changes the model or its layout: {why}"));
+            Some(Err(finding.hint("say it in the recipe (`shardwright recipes NAME > mine.toml`) or by a layout flag")))
+        }
+        Known::Takes(least, most) if (least..=most).contains(&values.len()) => {
+            Some(Ok(Meant::Passed(std::iter::once(name.to_string()).chain(values.iter().cloned()).collect())))
+        }
+        Known::Takes(least, _) => {
+            let message = format!("`{name}` takes {}, not {}", count(least), values.len());
+            Some(Err(refuse("engine-args/value", message)))
+        }
+    }
 }
 
 /// How many values a word takes, in words.
@@ -306,16 +367,11 @@ fn unknown(vocabulary: &Vocabulary, engine: Option<Engine>, name: &str) -> Findi
         )
         .hint(format!("`shardwright options {engine}` lists what may be said"));
     }
-    if (vocabulary.knows)(name) {
-        let message =
-            format!("`{name}` is an option of {engine}, and what it does to memory and time is not known here");
-        return Finding::error("engine-args/unpriced", Blame::Engine, name, message)
-            .hint(format!("`shardwright options {engine}` lists what may be said"));
-    }
     let known = vocabulary.words.iter().map(|word| word.name).chain(vocabulary.passed.iter().map(|passed| passed.name));
     let others =
         || WITH_WORDS.into_iter().filter(|other| other.name() != engine).find(|other| of(Some(*other)).has(name));
-    let hint = match did_you_mean(name, known) {
+    let close = did_you_mean(name, known).or_else(|| (vocabulary.close)(name));
+    let hint = match close {
         Some(close) => format!("did you mean `{close}`?"),
         None => match others() {
             Some(other) => format!("`{name}` is a word of {other}: --engine {other}"),

@@ -18,5 +18,6 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         ("tokens.sequence_length", "--seq"),
     ],
     tuned: &[],
+    close: |_| None,
     knows: knows_nothing,
 };

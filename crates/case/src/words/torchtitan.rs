@@ -92,5 +92,6 @@ pub const VOCABULARY: Vocabulary = Vocabulary {
         ("training.seq_len", "--seq"),
     ],
     tuned: &[],
+    close: |_| None,
     knows: knows_nothing,
 };

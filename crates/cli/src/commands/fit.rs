@@ -229,7 +229,7 @@ pub fn verdict_text(case: &Case, fit: &Fit) -> String {
         Err(_) => format!("{} over", Bytes(worst.headroom.unsigned_abs())),
     };
     format!(
-        "{colour}{}\x1b[0m on {}: the worst ranks are stage {}'s ({}-{}), holding {} of {} ({left}, {} asked for)\n\
+        "{colour}{}\x1b[0m on {}: the worst ranks are stage {}'s ({}-{}), holding {} of {} ({left}, {} asked for){}\n\
          the peak stands in {} during {}\n",
         fit.verdict.name(),
         device.name,
@@ -239,6 +239,7 @@ pub fn verdict_text(case: &Case, fit: &Fit) -> String {
         Bytes(worst.total()),
         Bytes(device.visible_bytes()),
         fit.headroom,
+        case.beside_figures(),
         worst.peak_origin,
         worst.peak_phase,
     )

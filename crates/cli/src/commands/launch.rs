@@ -102,6 +102,7 @@ pub fn asked_of(mut asked: Asked, lane: Option<&Lane>, policy: &Policy) -> Asked
 fn attempt(args: &LaunchArgs, seams: Seams) -> Result<Attempt, Refusal> {
     let lane = args.lane.as_deref().map(lanes::find).transpose()?;
     let policy = args.policy.as_deref().map_or_else(|| Ok(Policy::default()), load_policy)?;
+    let policy = schedulers::settled(args.scheduler, policy);
     let typed = asked(&args.recipe, &args.layout, &args.state, Some(&args.on));
     let case = case_of(asked_of(typed, lane, &policy), Terms { purpose: Purpose::Run, seams })?;
     let (case, notes) = tuned::applied(case, &policy)?;
@@ -158,7 +159,8 @@ fn notes(args: &LaunchArgs) -> Vec<Finding> {
     if args.policy.is_some() {
         return Vec::new();
     }
-    let message = "no --policy: storage is below /mnt/shardwright, the engine at /opt/engine, its test data, 100 steps";
+    let storage = if args.scheduler.is_kubernetes() { "/mnt/shardwright" } else { "./runs in the launch directory" };
+    let message = format!("no --policy: 100 steps on made-up or test data; checkpoints and logs are below {storage}");
     let note = Finding::note("launch/default-policy", Blame::Environment, "policy", message);
     vec![note.hint("`shardwright preflight --example > policy.toml` is one to start from")]
 }
@@ -210,12 +212,13 @@ fn summary(case: &Case, emission: &Emission, memory: &MemoryVerdict, step: &Resu
     let mode = emission.mode.map_or(String::new(), |mode| format!(", mode {mode}"));
     let overridden = if memory.overridden { " (overridden)" } else { "" };
     let detail = if memory.detail.is_empty() { String::new() } else { format!(": {}", memory.detail) };
+    let beside = case.beside_figures();
     let time = match step {
         Ok(step) => format!("a step of {}, {}", seconds(step.seconds), spread(step)),
         Err(reason) => reason.to_string(),
     };
     format!(
-        "engine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}\ntime: {time}\n{}",
+        "engine {}, lane {}{mode}: {} arguments, {} variables, {} seams\nmemory: {}{overridden}{detail}{beside}\ntime: {time}{beside}\n{}",
         emission.engine,
         emission.lane,
         emission.arguments.len(),

@@ -11,7 +11,7 @@ use super::words::{Clauses, plain};
 use super::{Peaks, lay_out, need};
 use crate::Why;
 use case::asked::PrecisionChoice;
-use case::options::{CrossEntropy, Dispatch, Format, Scaling};
+use case::options::{Accumulate, CrossEntropy, Dispatch, Format, Scaling};
 use case::{Options, words};
 use layout::{Engine, LayoutRequest, Recompute, ZeroStage};
 use ledger::Ledger;
@@ -73,6 +73,8 @@ fn options(row: &Value, recipe: &Recipe) -> Result<Options, String> {
     options.overlap.gradients = false;
     options.overlap.weights = false;
     options.kernels.dispatch = Dispatch::AllGather;
+    // Megatron's default; published runs are of images that have APEX.
+    options.kernels.accumulate = Accumulate::Fused;
     options.kernels.permute_fusion = false;
     if let Some(scaling) = fp8(row)? {
         options = options.in_precision(PrecisionChoice::Scaled(scaling));
@@ -150,8 +152,7 @@ fn read_feature(feature: &str, options: &mut Options) -> Result<(), String> {
             return refuse("a pipeline split by hand is not expressed");
         }
         _ => {
-            let said = words::read(Some(Engine::Megatron), &[format!("--{feature}")], options);
-            said.map_err(|findings| findings[0].message.clone())?;
+            words::read_priced(Some(Engine::Megatron), &[format!("--{feature}")], options)?;
         }
     }
     Ok(())

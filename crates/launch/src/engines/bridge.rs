@@ -189,6 +189,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         lane: lane_of(job),
         mode: job.layout.mode,
         starter: Starter::Torchrun,
+        checkout: None,
         entry: vec![FILE.to_string()],
         arguments: placed,
         on_command_line: false,

@@ -41,6 +41,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         lane: lane_of(job),
         mode: job.layout.mode,
         starter: Starter::Torchrun,
+        checkout: None,
         entry,
         arguments: list.arguments,
         on_command_line: false,

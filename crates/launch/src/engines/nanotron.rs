@@ -4,7 +4,7 @@
 use super::decoder::{Decoder, Has};
 use super::list::List;
 use super::{lane_of, storage_environment};
-use crate::emission::{Emission, EnvVar, File, Kind, Starter};
+use crate::emission::{Checkout, Emission, EnvVar, File, Kind, Starter, ENGINE};
 use crate::identity::Identity;
 use crate::job::Job;
 use crate::policy::Decay;
@@ -40,13 +40,20 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     let mut environment = storage_environment(job);
     let why = "kernels of overlapping collectives must be issued in order";
     environment.insert(0, EnvVar::new("CUDA_DEVICE_MAX_CONNECTIONS", 1, why));
-    let root = job.policy.job.engine_root.trim_end_matches('/');
+    let checkout = Checkout {
+        what: "nanotron (git main)",
+        variable: ENGINE,
+        script: "run_train.py",
+        places: &["/opt/nanotron", "/workspace/nanotron"],
+    };
+    let (entry, checkout) = checkout.entry(job.policy.job.engine_root.as_deref());
     Ok(Emission {
         engine: Engine::Nanotron,
         lane: lane_of(job),
         mode: job.layout.mode,
         starter: Starter::Torchrun,
-        entry: vec![format!("{root}/run_train.py"), "--config-file".to_string(), FILE.to_string()],
+        checkout,
+        entry: vec![entry, "--config-file".to_string(), FILE.to_string()],
         arguments: list.arguments,
         on_command_line: false,
         environment,

@@ -227,6 +227,7 @@ impl Program {
             lane: lane_of(job),
             mode: job.layout.mode,
             starter: self.starter,
+            checkout: None,
             entry: vec!["train.py".to_string()],
             arguments: self.arguments,
             on_command_line: true,

@@ -64,6 +64,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         lane: lane_of(job),
         mode: job.layout.mode,
         starter: Starter::Torchrun,
+        checkout: None,
         entry: words.map(str::to_string).to_vec(),
         arguments: list.arguments,
         on_command_line: false,
@@ -192,7 +193,7 @@ fn run(job: &Job, list: &mut List) {
     set("dump_folder", json!(job.logs()), "policy.storage.logs", "never on the root volume");
     // hf_datasets/text_datasets.py: `c4_test` reads the texts of a local folder, and is where the path goes;
     // its own folder and tokenizer are in the engine's sources.
-    let root = job.policy.job.engine_root.trim_end_matches('/');
+    let root = job.policy.job.engine_root.as_deref().unwrap_or("/opt/torchtitan").trim_end_matches('/');
     let (dataset, path) = match data.paths.first() {
         Some(name) if !name.contains('/') => (name.as_str(), None),
         Some(path) => ("c4_test", Some(path.clone())),

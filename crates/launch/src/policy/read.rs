@@ -86,6 +86,8 @@ fn optional_text(section: &mut Section, key: &'static str) -> Option<String> {
 
 fn storage(section: &mut Section) -> Storage {
     let usual = Storage::default();
+    // Who names folders means a volume for them.
+    let is_named = ["checkpoints", "data", "logs", "caches", "temporary"].iter().any(|key| section.has(key));
     Storage {
         checkpoints: path_or(section, "checkpoints", usual.checkpoints),
         data: path_or(section, "data", usual.data),
@@ -96,7 +98,7 @@ fn storage(section: &mut Section) -> Storage {
         inductor_cache: optional_path(section, "inductor_cache"),
         cuda_cache: optional_path(section, "cuda_cache"),
         hf_home: optional_path(section, "hf_home"),
-        forbid_root_volume: section.flag_or("forbid_root_volume", usual.forbid_root_volume),
+        forbid_root_volume: section.flag_or("forbid_root_volume", is_named),
         keep_last: section.optional_count("keep_last", MOST),
         free: with(section.section("free"), free),
     }
@@ -192,7 +194,7 @@ fn job(section: &mut Section) -> JobPolicy {
     JobPolicy {
         name: optional_text(section, "name"),
         image: filled(section, "image"),
-        engine_root: argument(section, "engine_root").unwrap_or(usual.engine_root),
+        engine_root: argument(section, "engine_root"),
         script: argument(section, "script"),
         restarts: section.natural_or("restarts", MOST, usual.restarts).unwrap_or(usual.restarts),
         port: section.optional_count("port", 65_535).and_then(|n| u16::try_from(n).ok()).unwrap_or(usual.port),

@@ -57,9 +57,17 @@ pub fn files(scheduler: Scheduler, job: &Job, emission: &Emission) -> Result<Vec
 
 impl Scheduler {
     /// Whether its jobs are pods.
-    fn is_kubernetes(self) -> bool {
+    pub fn is_kubernetes(self) -> bool {
         matches!(self, Scheduler::TrainJob | Scheduler::JobSet | Scheduler::RayJob)
     }
+}
+
+/// The policy with storage where the scheduler's processes find it again.
+pub fn settled(scheduler: Scheduler, mut policy: Policy) -> Policy {
+    if scheduler.is_kubernetes() {
+        policy.storage.mounted(&policy.job.mount);
+    }
+    policy
 }
 
 /// Words people type for a scheduler, and what they mean by them.

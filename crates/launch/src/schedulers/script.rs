@@ -1,7 +1,7 @@
 //! The script of a node. Every value in it is quoted; only our own variables are expanded.
 
 use super::summary;
-use crate::emission::{Emission, File, Starter};
+use crate::emission::{Checkout, Emission, File, Starter};
 use crate::identity::{self, Identity};
 use crate::job::Job;
 use diag::quote;
@@ -32,6 +32,7 @@ pub fn node(job: &Job, emission: &Emission) -> String {
     out += &folders(job);
     out += &summary::begin(job);
     out += &same_identity(job);
+    out += &emission.checkout.map_or(String::new(), find);
     out += &start(job, emission);
     out += summary::RUN;
     out
@@ -95,6 +96,27 @@ if [ -z "$RDZV_HOST" ]; then RDZV_HOST={}; fi
 case $RDZV_HOST in \[*) ;; *:*:*) RDZV_HOST="[$RDZV_HOST]" ;; esac
 "#,
         quote::shell(host)
+    )
+}
+
+/// Finds the engine's sources where the policy does not name them.
+fn find(checkout: Checkout) -> String {
+    let Checkout { what, variable, script, places } = checkout;
+    format!(
+        r#"# Where {what} is: ${variable}, the Python path, or where images have it.
+engine_root=
+IFS=: read -r -a places <<< "${{{variable}:-}}:${{PYTHONPATH:-}}:{places}"
+for place in "${{places[@]}}"; do
+  if [ -n "$place" ] && [ -f "$place/{script}" ]; then engine_root=$place; break; fi
+done
+if [ -z "$engine_root" ]; then
+  printf '%s of {what} was not found; {variable}=/path/of/its/folder says where it is
+' {script} >&2
+  exit 1
+fi
+export {variable}="$engine_root"
+"#,
+        places = places.join(":")
     )
 }
 

@@ -48,8 +48,7 @@ impl Features {
                 None => self.read(feature, options)?,
             }
         }
-        let read = words::read(Some(Engine::Megatron), &flags, options);
-        read.map(|_| ()).map_err(|findings| findings[0].message.clone())
+        words::read_priced(Some(Engine::Megatron), &flags, options)
     }
 
     fn read(&self, feature: &str, options: &mut Options) -> Result<(), String> {
@@ -88,7 +87,7 @@ impl Features {
         let bare = format!("--{name}");
         let vocabulary = words::of(self.family.engine());
         // `no-ep-overlap` and `ep_overlap=false` are the row's own words, joined.
-        let is_flag = !name.contains(' ') && (vocabulary.has(&bare) || (vocabulary.knows)(&bare));
+        let is_flag = !name.contains(' ') && (vocabulary.has(&bare) || (vocabulary.knows)(&bare).is_some());
         is_flag.then(|| vec![if value.is_empty() { bare } else { format!("{bare}={value}") }])
     }
 }

@@ -32,6 +32,10 @@ pub(super) fn set_day(options: &mut Options, row: &Value, family: Family, case: 
         _ if family.is_flat(row) => Gathered::Flat,
         _ => kernels.gathered,
     };
+    if case.engine() == Engine::Megatron {
+        // Megatron's default; published runs are of images that have APEX.
+        kernels.accumulate = Accumulate::Fused;
+    }
     if family == Family::MegatronDeepspeed {
         // DeepSpeed sums gradients itself, so Megatron's fusion is off.
         kernels.accumulate = Accumulate::Separate;
@@ -68,7 +72,7 @@ const DOCUMENTS: [(&str, &str); 1] = [
 
 pub(super) fn read(said: &str, options: &mut Options) -> Result<(), String> {
     let said: Vec<String> = said.split_whitespace().map(str::to_string).collect();
-    words::read(Some(Engine::Megatron), &said, options).map(|_| ()).map_err(|findings| findings[0].message.clone())
+    words::read_priced(Some(Engine::Megatron), &said, options)
 }
 
 /// Whether the device has units that only the newer attention kernels use.

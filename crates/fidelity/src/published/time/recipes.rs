@@ -146,7 +146,7 @@ mod tests {
             let model = recipe::builtin::find("qwen3-30b-a3b").unwrap();
             let mut options = case::Options::of(Some(layout::Engine::Megatron), &model);
             let words: Vec<String> = recipe.args.split_whitespace().map(str::to_string).collect();
-            let read = case::words::read(Some(layout::Engine::Megatron), &words, &mut options);
+            let read = case::words::read_priced(Some(layout::Engine::Megatron), &words, &mut options);
             assert!(read.is_ok(), "{recipe:?}: {read:?}");
         }
     }

@@ -11,7 +11,7 @@ mod window;
 
 use super::list::List;
 use super::{lane_of, storage_environment};
-use crate::emission::{Emission, EnvVar, Kind, Starter};
+use crate::emission::{Checkout, Emission, EnvVar, Kind, Starter};
 use crate::job::Job;
 use case::options::EpOverlap;
 use diag::{Blame, Finding, quote};
@@ -25,12 +25,13 @@ pub use model::{GLU_BLOCK, fuses_experts};
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     let shape = Shape::of(job);
     let arguments = arguments(job, shape)?;
-    let entry = format!("{}/{}", job.policy.job.engine_root.trim_end_matches('/'), shape.script());
+    let (entry, checkout) = checkout(shape.script()).entry(job.policy.job.engine_root.as_deref());
     Ok(Emission {
         engine: layout::Engine::Megatron,
         lane: lane_of(job),
         mode: job.layout.mode,
         starter: Starter::Torchrun,
+        checkout,
         entry: vec![entry],
         arguments,
         on_command_line: true,
@@ -38,6 +39,16 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         files: spec::file(job).into_iter().collect(),
         seams: job.seams.iter().cloned().map(behind_m).collect(),
     })
+}
+
+/// Megatron-LM's scripts, which the wheel of megatron-core does not have. Places: NeMo's images, and Megatron-LM's README.
+fn checkout(script: &'static str) -> Checkout {
+    Checkout {
+        what: "Megatron-LM (tag core_v0.19.0)",
+        variable: crate::emission::ENGINE,
+        script,
+        places: &["/opt/megatron-lm", "/opt/Megatron-LM", "/workspace/megatron-lm", "/workspace/Megatron-LM"],
+    }
 }
 
 /// Custom mixers stand where the pattern says `M`.
@@ -57,7 +68,21 @@ pub fn arguments(job: &Job, shape: Shape) -> Result<Vec<crate::Argument>, Vec<Fi
     state::layout(job, &mut list);
     state::arguments(job, &mut list, &mut findings);
     run::arguments(job, &mut list);
+    passed(job, &mut list, &mut findings);
     if findings.is_empty() { Ok(list.arguments) } else { Err(findings) }
+}
+
+/// Adds what is passed on as it was typed, in place of what the policy says of it.
+fn passed(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
+    for words in &job.case.passed {
+        let (flag, values) = (&words[0], &words[1..]);
+        if let Some(said) = list.arguments.iter().find(|said| said.flag == *flag && said.kind != Kind::Policy) {
+            let message = format!("`{flag}` follows from {}", said.from);
+            findings.push(unsayable(flag, message).hint("change that instead"));
+        }
+        list.arguments.retain(|said| said.flag != *flag);
+        list.many(Kind::Policy, flag, values, "--engine-args", "passed on as it stands");
+    }
 }
 
 /// Whether state is shared out by Megatron-FSDP.

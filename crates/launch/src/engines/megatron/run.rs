@@ -72,11 +72,13 @@ fn steps(job: &Job, list: &mut List) {
     list.set(POLICY, "--clip-grad", number(run.clip), from, "largest gradient norm");
     list.set(POLICY, "--seed", run.seed, from, "part of the record");
     list.set(POLICY, "--eval-iters", 0, from, "evaluation is a run of its own");
+    // training.py divides the steps by it even where nothing is evaluated, and its default is None.
+    list.set(POLICY, "--eval-interval", run.steps, from, "never before the end");
 }
 
 fn storage(job: &Job, list: &mut List) {
     let run = &job.policy.run;
-    let why = "never on the root volume";
+    let why = "the policy's, or beside the launch";
     let checkpoints = job.checkpoints();
     list.set(POLICY, "--save", &checkpoints, "policy.storage.checkpoints", why);
     list.set(POLICY, "--load", &checkpoints, "policy.storage.checkpoints", "a restart goes on from there");
@@ -85,5 +87,5 @@ fn storage(job: &Job, list: &mut List) {
     list.set(POLICY, "--ckpt-format", format, "layout.zero", Identity::of(job).tied.why);
     list.set(POLICY, "--log-interval", run.log_every, "policy.run.log_every", "steps between log lines");
     let logs = format!("{}/tensorboard", job.logs());
-    list.set(POLICY, "--tensorboard-dir", logs, "policy.storage.logs", "never on the root volume");
+    list.set(POLICY, "--tensorboard-dir", logs, "policy.storage.logs", why);
 }

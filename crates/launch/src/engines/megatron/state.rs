@@ -103,10 +103,6 @@ fn options(job: &Job, list: &mut List) {
             (_, value) => list.set(Kind::Policy, word.name, value, "options", word.what),
         }
     }
-    for passed in &job.case.passed {
-        let (flag, values) = (&passed[0], &passed[1..]);
-        list.many(Kind::Policy, flag, values, "--engine-args", "passed on as it stands");
-    }
 }
 
 /// Whether an option has anything to act on in this job: Megatron refuses some where it has not.

@@ -26,8 +26,9 @@ use crate::precision::{OptimizerPolicy, Precision};
 use crate::recipe::Recipe;
 use crate::rope::{Positions, Rope, Scaling, Yarn};
 use depth::Depth;
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, did_you_mean};
 use flags::{Flags, shown};
+use serde_json::Value;
 
 pub use flags::words as shell_words;
 
@@ -46,9 +47,28 @@ pub struct Imported {
     pub beside: Vec<(String, Vec<String>)>,
 }
 
-/// Whether Megatron-Core has a flag of this name.
-pub fn is_flag(name: &str) -> bool {
-    flags::options().get(name).is_some()
+/// The least and the most values that a flag of Megatron-Core takes; none where it has no such flag.
+pub fn arity(name: &str) -> Option<(usize, usize)> {
+    let entry = flags::options().get(name)?;
+    Some(match (&entry["nargs"], entry["takes_value"].as_bool()) {
+        (_, Some(false)) => (0, 0),
+        (Value::String(text), _) if text == "*" => (0, usize::MAX),
+        (Value::String(text), _) if text == "+" => (1, usize::MAX),
+        (text, _) => text.as_str().and_then(|text| text.parse().ok()).map_or((1, 1), |n| (n, n)),
+    })
+}
+
+/// The flag that is most like a name.
+pub fn close(name: &str) -> Option<&'static str> {
+    let known = flags::options().as_object()?;
+    did_you_mean(name, known.keys().map(String::as_str))
+}
+
+/// Why a flag cannot be passed on beside a recipe and a layout: it changes the model, or who holds what.
+pub fn changes(name: &str) -> Option<&'static str> {
+    let listed = refused::MODEL.iter().chain(refused::LAYOUT);
+    let refused = listed.clone().find(|(flag, _)| *flag == name).map(|(_, why)| *why);
+    refused.or_else(|| taken::is_read(name).then_some("the recipe or a layout flag says it"))
 }
 
 /// Whether a text looks like an argument list.
