@@ -63,12 +63,16 @@ pub enum Reach {
 
 /// Tokens a step has when no batch is typed: what large runs of the last years took, give or take
 /// a factor of four (GPT-3: 3.2 M, arXiv 2005.14165; Llama 3: 4 to 16 M, arXiv 2407.21783).
-pub const TOKENS_PER_STEP: u64 = 4 << 20;
+const TOKENS_PER_STEP: u64 = 4 << 20;
 
-/// Sequences of a step when none are typed: near [`TOKENS_PER_STEP`] tokens, at least one a device,
-/// and a power of two on each, so that many degrees divide it.
+/// Tokens a device has at most of such a step: few devices train small models or fine-tune, and a step should be seconds.
+const TOKENS_PER_DEVICE: u64 = 128 << 10;
+
+/// Sequences of a step when none are typed: near [`TOKENS_PER_STEP`] tokens or what [`TOKENS_PER_DEVICE`] makes of few
+/// devices, at least one a device, and a power of two on each, so that many degrees divide it.
 pub fn usual_batch(world: u64, sequence: u64) -> u64 {
-    let each = TOKENS_PER_STEP as f64 / sequence.max(1) as f64 / world.max(1) as f64;
+    let tokens = TOKENS_PER_STEP.min(TOKENS_PER_DEVICE.saturating_mul(world.max(1)));
+    let each = tokens as f64 / sequence.max(1) as f64 / world.max(1) as f64;
     let power = each.max(1.0).log2().round() as u32;
     world << power.min(24)
 }
@@ -79,7 +83,8 @@ mod tests {
 
     #[test]
     fn the_usual_batch_divides_well() {
-        assert_eq!(usual_batch(8, 4096), 1024);
+        assert_eq!(usual_batch(1, 4096), 32);
+        assert_eq!(usual_batch(8, 4096), 256);
         assert_eq!(usual_batch(64, 8192), 512);
         assert_eq!(usual_batch(24, 4096), 768);
         assert_eq!(usual_batch(4096, 2048), 4096);

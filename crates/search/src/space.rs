@@ -294,7 +294,8 @@ impl<'a> Space<'a> {
         };
         let tp = match (pinned.tp, mode) {
             (Some(tp), _) => vec![tp],
-            (None, Some(mode)) => vec![mode.tensor_parallel()],
+            // A machine smaller than the mode is used to runs it all the same, with the rule's warning.
+            (None, Some(mode)) => vec![mode.tensor_parallel().min(self.world)],
             (None, None) => all.iter().copied().filter(|tp| *tp <= most_tp).collect(),
         };
         let has_experts = recipe.uses(Mixer::Moe);

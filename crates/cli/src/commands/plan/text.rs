@@ -17,7 +17,7 @@ use launch::header::{Header, choices};
 use layout::{Layout, LayoutRequest};
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
-use search::{Batch, Choice, MemoryLine, ModeSpace, Point, TOKENS_PER_STEP};
+use search::{Batch, Choice, MemoryLine, ModeSpace, Point};
 use units::{Bytes, change, count, exact, longer};
 use work::Work;
 
@@ -117,8 +117,8 @@ fn terms(wanted: &Wanted, solved: &Solved) -> String {
     let batch = match (solved.space.batch, solved.space.is_batch_typed) {
         (Batch::Global(global), true) => format!("{global} sequences a step"),
         (Batch::Global(global), false) => {
-            let million = TOKENS_PER_STEP >> 20;
-            format!("{global} sequences a step (assumed: about {million} Mi tokens, one a device at least; --gbs)")
+            let tokens = units::count(global * solved.space.sequence);
+            format!("{global} sequences a step ({tokens} tokens, assumed; --gbs)")
         }
         (Batch::Count(count), _) => format!("{count} microbatches a step"),
     };
@@ -136,9 +136,10 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
     text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
     let step = &best.step;
     text += &format!(
-        "  step {}, {}\n  {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
+        "  step {}, {}{}\n  {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
         seconds(step.seconds),
         spread(step),
+        best.case.beside_figures(),
         count(step.tokens_per_second_per_device as u64),
         step.tflops_per_device,
         100.0 * step.mfu,
@@ -496,9 +497,11 @@ pub fn seconds(value: f64) -> String {
 /// The same job handed to the other commands.
 fn next_steps(best: &Choice, besides: Option<&str>) -> String {
     let job = typed(&best.case);
+    // One node needs no scheduler: `launch.sh` starts it.
+    let scheduler = if best.case.on().nodes > 1 { " --scheduler slurm" } else { "" };
     let look =
         heading("Look closer") + &format!("  shardwright fit {job}\n") + &format!("  shardwright stages {job}\n");
     let Some(besides) = besides else { return look };
     look + &heading("Launch it (the directory to hand to your cluster)")
-        + &format!("  shardwright launch {job}{besides} --scheduler slurm --out launch\n")
+        + &format!("  shardwright launch {job}{besides}{scheduler} --out launch\n")
 }
