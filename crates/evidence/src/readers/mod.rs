@@ -22,6 +22,7 @@ mod shardwright;
 mod stream;
 mod text;
 mod torchtitan;
+mod traceback;
 
 use crate::snapshot::{Action, Snapshot};
 use crate::{Event, EventKind, Evidence, Format, MemoryKind};
