@@ -207,6 +207,12 @@ fn needed(options: &Options) -> Vec<&'static str> {
     all.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, name)| name).collect()
 }
 
+/// Packages that the program of a job loads, each with the least version that is known to do.
+pub fn libraries(job: &Job) -> Vec<(&'static str, &'static str)> {
+    let version = |name| LIBRARIES.iter().find(|(known, ..)| *known == name).map(|(_, version, _)| (name, *version));
+    needed(&job.case.options).into_iter().filter_map(version).collect()
+}
+
 /// The packages in pip's words: the policy's pins, and else the versions that are known to do.
 fn requirements(job: &Job) -> File {
     let line = |name: &str| {
