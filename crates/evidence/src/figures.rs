@@ -85,6 +85,8 @@ pub enum Format {
     Deepspeed,
     Nanotron,
     Maxtext,
+    /// What the programs print that `launch` writes for FSDP2 and XLA.
+    Shardwright,
     Mllog,
     /// torch's `memory._snapshot()`, pickled.
     TorchSnapshot,
@@ -105,7 +107,7 @@ pub enum Format {
 
 impl Format {
     /// Every format by its name, as `--format` takes it.
-    pub const ALL: [(&str, Format); 17] = [
+    pub const ALL: [(&str, Format); 18] = [
         ("megatron-lm", Format::MegatronLm),
         ("megatron-progress", Format::MegatronProgress),
         ("megatron-bridge", Format::MegatronBridge),
@@ -114,6 +116,7 @@ impl Format {
         ("deepspeed", Format::Deepspeed),
         ("nanotron", Format::Nanotron),
         ("maxtext", Format::Maxtext),
+        ("shardwright", Format::Shardwright),
         ("mllog", Format::Mllog),
         ("torch-snapshot", Format::TorchSnapshot),
         ("torch-memory-stats", Format::TorchMemoryStats),

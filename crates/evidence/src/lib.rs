@@ -1,12 +1,14 @@
 //! What a run wrote down of itself, as typed figures that say what was measured, and where each was read.
 //! Reads; judges nothing, and compares nothing.
 
+mod cause;
 mod events;
 mod figures;
 mod float;
 mod readers;
 pub mod snapshot;
 
+pub use cause::{Cause, cause};
 pub use events::{Event, EventKind};
 pub use figures::{
     Bench, Evidence, Format, Kernel, Memory, MemoryKind, Source, Step, TensorKind, TensorStat, Timer, Unread, WARM_UP,

@@ -13,6 +13,7 @@ pub mod identity;
 pub mod job;
 pub mod lanes;
 pub mod nccl;
+pub mod packages;
 pub mod policy;
 pub mod preflight;
 pub mod probe;
@@ -21,6 +22,7 @@ pub mod schedulers;
 pub mod tpu;
 pub mod tree;
 pub mod tuned;
+pub mod tuning;
 
 pub use emission::{Argument, Emission, EnvVar, File, Kind};
 pub use job::{Frontend, Job};

@@ -2,10 +2,11 @@
 //! receipt can later prove it. Composed here; the command line writes it.
 
 use crate::emission::{Emission, EnvVar, File};
-use crate::header::{Header, packages};
+use crate::header::Header;
 use crate::identity::Identity;
 use crate::job::Job;
 use crate::lanes;
+use crate::packages;
 use crate::schedulers::{Scheduler, command};
 use crate::tree;
 use case::Case;
@@ -195,7 +196,7 @@ pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &P
         "mode": emission.mode.map(|m| m.name()), "frontend": job.frontend.name(), "scheduler": scheduler.name(),
         "command": command(scheduler, job), "topology": lanes::topology(job.cluster, job.layout),
         "memory": predicted.memory, "step": predicted.step, "case": predicted.case, "seams": emission.seams,
-        "unfilled_seams": job.unfilled_seams(), "packages": packages(job.case).iter().map(|(name, _)| name).collect::<Vec<_>>(),
+        "unfilled_seams": job.unfilled_seams(), "packages": packages::of(job, emission).iter().map(|package| package.requirement()).collect::<Vec<_>>(),
         "overlay": overlay(job.case, &emission.environment), "pins": job.policy.pins,
         "versions": { "shardwright": env!("CARGO_PKG_VERSION"), "engine": version(job) },
         "sha256": hashes,

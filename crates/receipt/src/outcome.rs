@@ -1,7 +1,7 @@
 //! What became of a run, beside what was promised of it: the figures a reader asks for first.
 
 use crate::record::{Prediction, Receipt};
-use evidence::{EventKind, Evidence, Memory, MemoryKind, Step};
+use evidence::{Cause, EventKind, Evidence, Memory, MemoryKind, Step};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 pub struct Outcome {
     /// How it ended, in the source's words.
     pub state: Option<String>,
+    /// What failed first, where it did not finish.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
     /// Starts, the first among them.
     pub attempts: u64,
     /// Steps, each counted once however often it was run or written down.
@@ -66,8 +69,11 @@ impl Outcome {
         let loss = |step: &Step| step.loss.map(|loss| (step.number, loss));
         let count = |kind| run.events.iter().filter(|event| event.kind == kind).count() as u64;
         let times = |is: fn(&Step) -> bool| run.steps.iter().filter(|step| is(step)).count() as u64;
+        let state = state(run);
+        let is_over = state.as_deref().is_some_and(|state| state.starts_with("finished"));
         Outcome {
-            state: state(run),
+            cause: if is_over { None } else { evidence::cause(run) },
+            state,
             attempts: attempts.map_or(0, |last| last.saturating_add(1)),
             steps: steps.len() as u64,
             last_step: steps.last().copied(),

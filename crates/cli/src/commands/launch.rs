@@ -20,6 +20,7 @@ use launch::identity::Identity;
 use launch::job::Job;
 use launch::lanes::Lane;
 use launch::record::{self, MemoryVerdict};
+use launch::tuning::FirstStep;
 use launch::{Emission, File, Kind, Policy, engines, lanes, schedulers, tuned};
 use layout::Engine;
 use memory::fit::{Fit, HEADROOM, Verdict};
@@ -237,6 +238,7 @@ fn called(job: &Job) -> String {
         None => format!("any layout loads them: {}", identity.tied.why),
     };
     let mut lines = choices(job.case);
+    lines.extend(FirstStep::of(job).map(|first| ("first step", first.words())));
     lines.extend([
         ("job", identity.job_name.clone()),
         ("logs", job.logs()),

@@ -33,7 +33,10 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     let plan = case.as_ref().map(|case| plan(case, &policy, args));
     let probe = if args.write_probe { Probe::Write } else { Probe::Ask };
     let launcher = if args.as_is { Launcher::Own } else { Launcher::Ours };
-    let machine = machine::read(&policy.storage.places(), probe);
+    let mut machine = machine::read(&policy.storage.places(), probe);
+    if let Some(table) = plan.as_ref().and_then(|plan| plan.packages.as_ref()) {
+        machine.packages = machine::packages(&table.to_string());
+    }
     let checks = judge(&machine, &policy, launcher, plan.as_ref());
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
     let is_fit = count(Verdict::Violation) == 0 && (!args.strict || count(Verdict::Unknown) == 0);

@@ -13,11 +13,17 @@ pub use folders::Probe;
 
 use launch::policy::Place;
 use launch::preflight::Machine;
+use launch::preflight::machine::{Installed, Known};
 use std::path::Path;
 
 /// Bytes of memory that this process may still take, where the machine says.
 pub fn free_memory() -> Option<u64> {
     free::memory(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
+}
+
+/// Which packages of a launch's table Python finds here; none is imported.
+pub fn packages(table: &str) -> Known<Vec<Installed>> {
+    tools::packages(table)
 }
 
 /// Takes the snapshot.
@@ -40,6 +46,7 @@ pub fn read(places: &[Place], probe: Probe) -> Machine {
         shared_memory: folders::space(Path::new("/dev/shm")),
         clock: tools::clock(),
         gpus: tools::gpus(),
+        packages: Err("no plan was named".to_string()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 #[cfg(unix)]
 use super::program::ask;
-use launch::preflight::machine::{ClockState, Gpu, Known};
+use launch::preflight::machine::{ClockState, Gpu, Installed, Known};
 use launch::preflight::parse;
 use std::path::Path;
 
@@ -19,6 +19,12 @@ pub fn gpus() -> Known<Vec<Gpu>> {
     let apps = ask("nvidia-smi", &["--query-compute-apps=gpu_uuid,pid,used_memory", form])?;
     let gpus = parse::gpus(&devices, &apps);
     if gpus.is_empty() { Err("nvidia-smi lists no device".to_string()) } else { Ok(gpus) }
+}
+
+/// Packages of a launch's table, looked for and not imported.
+pub fn packages(table: &str) -> Known<Vec<Installed>> {
+    let answer = ask("python3", &["-c", launch::packages::PROGRAM, "--quick", "--json", "--table", table])?;
+    serde_json::from_slice(&answer).map_err(|error| format!("python3 answered what cannot be read: {error}"))
 }
 
 /// The clock. systemd-timesyncd leaves a file; timedatectl reads the kernel's own flag, whoever sets

@@ -47,8 +47,8 @@ fn a_directory_is_a_launch_and_what_becomes_a_rank_of_it() {
     let mut names: Vec<String> =
         fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
-    let expected = "SHA256SUMS arguments.json environment.env launch.json launch.sh plan.json probe.json probe.sh \
-                    recipe.toml shardwright_probe.py";
+    let expected = "SHA256SUMS arguments.json cause.py environment.env launch.json launch.sh packages.json packages.py \
+                    plan.json probe.json probe.sh recipe.toml shardwright_probe.py";
     assert_eq!(names.join(" "), expected);
     let sums = ran(Command::new("sha256sum").args(["-c", "--quiet", "SHA256SUMS"]).current_dir(&out));
     assert_eq!(sums.code, 0, "{}", sums.stderr);

@@ -46,6 +46,7 @@ fn launched(folder: &Path, variables: &[(&str, &str)]) -> Ran {
     let path = format!("{}:{}", folder.join("bin").display(), std::env::var("PATH").unwrap());
     let mut bash = Command::new("bash");
     bash.arg("./launch.sh").current_dir(folder.join("launch")).env("PATH", path).env("COLUMNS", "80");
+    bash.env("SHARDWRIGHT_PACKAGES", "ignore");
     bash.env("SHARDWRIGHT", env!("CARGO_BIN_EXE_shardwright")).env("SHARDWRIGHT_STORE", folder.join("store"));
     ran(bash.envs(variables.iter().copied()))
 }

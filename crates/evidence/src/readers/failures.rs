@@ -7,10 +7,10 @@
 use super::grams::Grams;
 use super::log::{Log, Point, Rounded};
 use super::text::{Line, behind, bytes_with_unit, find, leading, moment};
+use super::traceback::{Raised, Tracebacks, Within};
 use crate::EventKind;
 use crate::MemoryKind::{Allocated, DeviceUsed, Reserved};
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// What a line of that kind can be: where it began, what came of another failure, or what confirms a cause.
@@ -81,6 +81,20 @@ const SIGNATURES: &[Signature] = &[
         words: &["nccl"],
         also: &[" timeout", "timed out", "watchdog", " abort", "unhandled system error", "unhandled cuda error"],
     },
+    Signature {
+        name: "torchrun_report",
+        role: Role::Cascade,
+        words: &["childfailederror"],
+        also: &[],
+    },
+    // torch/distributed/elastic/multiprocessing/errors: `traceback : Signal 9 (SIGKILL) received by PID 4711`.
+    root("process_killed", &["(sigkill) received by pid"], &[]),
+    root("package_missing", &["modulenotfounderror:", "no module named", "must install apex"], &[]),
+    root(
+        "argument_validation_failure",
+        &["error: unrecognized arguments", "error: the following arguments are required", "error: argument "],
+        &[],
+    ),
     root("framework_crash", &["segmentation fault", "segfault", "illegal instruction", "core dumped"], &[]),
     root("nan_or_inf", &["non-finite", "nan loss", "loss is nan", "found nan", "found inf in", "nan detected"], &[]),
     root("bad_token_or_window", &["bad token", "bad sample"], &[]),
@@ -119,9 +133,6 @@ const OTHERS: &[&str] = &[
     "  file \"",
 ];
 
-/// Processes whose tracebacks are followed at once.
-const MOST_STREAMS: usize = 4096;
-
 /// Every word that is looked for, and what it is a word of.
 struct Words {
     search: AhoCorasick,
@@ -157,115 +168,104 @@ const EXCEPTION: &str = "observed_exception";
 /// Reads lines that no engine's reader took.
 #[derive(Default)]
 pub struct Failures {
-    /// Of each process, the part of a step that its traceback passes through.
-    within: HashMap<u64, Within>,
+    tracebacks: Tracebacks,
 }
 
-/// Where a traceback leads, in the order in which one covers another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Within {
-    Setup,
-    Forward,
-    Backward,
-    Optimizer,
-    Checkpoint,
-}
-
-impl Within {
-    fn of(frame: &[u8]) -> Option<Within> {
-        let name = behind(frame, b", in ")?.trim_ascii();
-        let is_optimizer = behind(frame, b"optim").is_some();
-        Some(match name {
-            b"save_checkpoint" | b"load_checkpoint" | b"dcp_save" | b"dcp_load" => Within::Checkpoint,
-            b"step" if is_optimizer => Within::Optimizer,
-            b"backward" | b"backward_step" | b"_engine_run_backward" => Within::Backward,
-            b"forward" | b"forward_step" => Within::Forward,
-            b"setup_model_and_optimizer" | b"get_model" | b"build_model" => Within::Setup,
-            _ => return None,
-        })
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Within::Setup => "setup",
-            Within::Forward => "forward",
-            Within::Backward => "backward",
-            Within::Optimizer => "optimizer",
-            Within::Checkpoint => "checkpoint",
-        }
-    }
+/// What the words of a line say.
+enum Found {
+    /// Something that is no failure, and was taken.
+    Other,
+    Failure(&'static Signature),
+    Nothing,
 }
 
 impl Failures {
     /// Whether the line says something of that kind, which is then taken.
     pub fn line(&mut self, line: &Line, log: &mut Log) -> bool {
-        if !WORDS.grams.may_be_in(line.text) && !begins_with_exception(line.text) {
+        let ends = self.tracebacks.is_ended_by(line);
+        if !ends && !WORDS.grams.may_be_in(line.text) && !begins_with_exception(line.text) {
             return false;
         }
+        let raised = if ends { self.tracebacks.take(line.stream) } else { None };
+        match (self.found(line, raised.is_some(), log), raised) {
+            (Found::Other, _) => {}
+            (Found::Failure(signature), raised) if signature.name == "cuda_oom" => {
+                let raised = raised.or_else(|| self.tracebacks.take(line.stream));
+                out_of_memory(line, raised, log);
+            }
+            (Found::Failure(signature), raised) => failure(signature.name, signature.role, line, raised, log),
+            // An exception whose name no signature has, or that says nothing behind it.
+            (Found::Nothing, Some(raised)) if names_a_class(line.text) => {
+                failure(EXCEPTION, Role::Root, line, Some(raised), log);
+            }
+            (Found::Nothing, _) => return false,
+        }
+        true
+    }
+
+    fn found(&mut self, line: &Line, is_raised: bool, log: &mut Log) -> Found {
         let mut found: Option<usize> = None;
         for hit in WORDS.search.find_overlapping_iter(line.text) {
             match WORDS.of[hit.pattern().as_usize()] {
                 Err(other) => {
-                    if other_line(other, line, &mut self.within, log) {
-                        return true;
+                    if other_line(other, line, &mut self.tracebacks, log) {
+                        return Found::Other;
                     }
                 }
                 Ok(signature) => found = Some(found.map_or(signature, |first| first.min(signature))),
             }
         }
-        let Some(first) = found else { return false };
+        let Some(first) = found else { return Found::Nothing };
         let lower = line.text.to_ascii_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| find(&lower, word.as_bytes()).is_some());
-        if has(ADVICE) {
-            return false;
+        if has(ADVICE) && !is_raised {
+            return Found::Nothing;
         }
         let signature = SIGNATURES[first..].iter().find(|signature| {
             has(signature.words)
                 && (signature.also.is_empty() || has(signature.also))
                 && is_stated(signature, line.text)
         });
-        let Some(signature) = signature else { return false };
-        if signature.name == "cuda_oom" {
-            self.out_of_memory(line, log);
-        } else {
-            self.failure(signature, line, log);
-        }
-        true
+        signature.map_or(Found::Nothing, Found::Failure)
     }
+}
 
-    fn failure(&mut self, signature: &Signature, line: &Line, log: &mut Log) {
-        let mut event = log.event(EventKind::Failure, line, line.text);
-        event.detail = format!("{} ({}): {}", signature.name, signature.role.name(), event.detail);
-        event.step = log.last_step().map(|step| step + 1);
-        event.rank = event.rank.or_else(|| rank_in(line.text));
-        log.push_repeated(signature.name, event);
+fn failure(name: &'static str, role: Role, line: &Line, raised: Option<Raised>, log: &mut Log) {
+    let mut event = log.event(EventKind::Failure, line, line.text);
+    let place = raised.and_then(|raised| raised.place).map_or(String::new(), |place| format!(" ({place})"));
+    event.detail = format!("{name} ({}): {}{place}", role.name(), event.detail);
+    event.step = log.last_step().map(|step| step + 1);
+    event.rank = event.rank.or_else(|| rank_in(line.text));
+    log.push_repeated(name, event);
+}
+
+/// `CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 14.57 GiB of which 1.58 GiB is
+/// free. … Of the allocated memory 734.07 MiB is allocated by PyTorch, and 33.93 MiB is reserved by PyTorch but
+/// unallocated.` (c10/cuda/CUDACachingAllocator.cpp; `capacty` in 2.1). Before 2.1: `(GPU 0; 6.00 GiB total capacity;
+/// 781.59 MiB already allocated; 3.03 GiB free; 1.24 GiB reserved in total by PyTorch)`.
+fn out_of_memory(line: &Line, raised: Option<Raised>, log: &mut Log) {
+    let within = raised.as_ref().and_then(|raised| raised.within).map(Within::name);
+    let from = find(line.text, b"CUDA out of memory").unwrap_or(0);
+    let words = &line.text[from..];
+    let mut event = log.event(EventKind::OutOfMemory, line, words);
+    event.step = log.last_step().map(|step| step + 1);
+    event.rank = event.rank.or_else(|| rank_in(line.text));
+    if let Some(within) = within {
+        event.detail = format!("in {within}: {}", event.detail);
     }
-
-    /// `CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 14.57 GiB of which 1.58 GiB is
-    /// free. … Of the allocated memory 734.07 MiB is allocated by PyTorch, and 33.93 MiB is reserved by PyTorch but
-    /// unallocated.` (c10/cuda/CUDACachingAllocator.cpp; `capacty` in 2.1). Before 2.1: `(GPU 0; 6.00 GiB total capacity;
-    /// 781.59 MiB already allocated; 3.03 GiB free; 1.24 GiB reserved in total by PyTorch)`.
-    fn out_of_memory(&mut self, line: &Line, log: &mut Log) {
-        let within = self.within.remove(&line.stream).map(Within::name);
-        let from = find(line.text, b"CUDA out of memory").unwrap_or(0);
-        let words = &line.text[from..];
-        let mut event = log.event(EventKind::OutOfMemory, line, words);
-        event.step = log.last_step().map(|step| step + 1);
-        event.rank = event.rank.or_else(|| rank_in(line.text));
-        if let Some(within) = within {
-            event.detail = format!("in {within}: {}", event.detail);
-        }
-        let (rank, step) = (event.rank, event.step);
-        log.push_repeated("cuda_oom", event);
-        let phase = Some(within.map_or("out of memory".to_string(), |name| format!("out of memory in {name}")));
-        for (kind, held) in Held::read(line.text).figures() {
-            log.memory(line, rank, kind, held, Point { phase: phase.clone(), step });
-        }
+    if let Some(place) = raised.and_then(|raised| raised.place) {
+        event.detail += &format!(" ({place})");
+    }
+    let (rank, step) = (event.rank, event.step);
+    log.push_repeated("cuda_oom", event);
+    let phase = Some(within.map_or("out of memory".to_string(), |name| format!("out of memory in {name}")));
+    for (kind, held) in Held::read(line.text).figures() {
+        log.memory(line, rank, kind, held, Point { phase: phase.clone(), step });
     }
 }
 
 /// Restarts, retries, versions and backends. Frames are followed and left to others.
-fn other_line(which: usize, line: &Line, within: &mut HashMap<u64, Within>, log: &mut Log) -> bool {
+fn other_line(which: usize, line: &Line, tracebacks: &mut Tracebacks, log: &mut Log) -> bool {
     match which {
         0 => log.restarted(line, moment(line.text), &diag::quote::bytes(line.text.trim_ascii(), 200)),
         1 | 2 => {
@@ -276,12 +276,7 @@ fn other_line(which: usize, line: &Line, within: &mut HashMap<u64, Within>, log:
         3 => return attention(line, log),
         4 => return nccl_version(line, log),
         _ => {
-            if let Some(part) = Within::of(line.text)
-                && (within.len() < MOST_STREAMS || within.contains_key(&line.stream))
-            {
-                let deepest = within.entry(line.stream).or_insert(part);
-                *deepest = part.max(*deepest);
-            }
+            tracebacks.frame(line);
             return false;
         }
     }
@@ -300,6 +295,15 @@ fn begins_with_exception(text: &[u8]) -> bool {
     let name = text.iter().take_while(|b| is_part(b)).count();
     let ends = text[..name].ends_with(b"Error") || text[..name].ends_with(b"Exception");
     ends && text.get(name) == Some(&b':')
+}
+
+/// Whether a line is a class and nothing, or a class and what it says: `AssertionError`, `plan.Refused: no`.
+fn names_a_class(text: &[u8]) -> bool {
+    let text = text.trim_ascii();
+    let name = text.iter().take_while(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.')).count();
+    let class = text[..name].rsplit(|b| *b == b'.').next().and_then(|class| class.first());
+    let is_set_off = text.get(name).is_none_or(|b| *b == b':');
+    is_set_off && text.first().is_some_and(u8::is_ascii_alphabetic) && class.is_some_and(u8::is_ascii_uppercase)
 }
 
 /// `[Rank 3] …`, as torch's own process groups begin.

@@ -18,9 +18,11 @@ mod nanotron;
 mod nemo;
 mod nvidia_smi;
 mod progress;
+mod shardwright;
 mod stream;
 mod text;
 mod torchtitan;
+mod traceback;
 
 use crate::snapshot::{Action, Snapshot};
 use crate::{Event, EventKind, Evidence, Format, MemoryKind};
@@ -92,6 +94,7 @@ enum Engine {
     Deepspeed(deepspeed::Reader),
     Nanotron(nanotron::Reader),
     Maxtext(maxtext::Reader),
+    Shardwright(shardwright::Reader),
     Mllog(mllog::Reader),
     NvidiaSmi(nvidia_smi::Reader),
     Hook(hook::Reader),
@@ -103,7 +106,7 @@ enum Engine {
 type LooksLike = fn(&Line) -> bool;
 
 /// Formats that are told by their lines, in the order they are asked.
-const SNIFFED: [(Format, LooksLike); 10] = [
+const SNIFFED: [(Format, LooksLike); 11] = [
     (Format::Hook, hook::looks_like),
     (Format::Mllog, mllog::looks_like),
     (Format::MegatronProgress, progress::looks_like),
@@ -112,6 +115,7 @@ const SNIFFED: [(Format, LooksLike); 10] = [
     (Format::Deepspeed, deepspeed::looks_like),
     (Format::Nanotron, nanotron::looks_like),
     (Format::Maxtext, maxtext::looks_like),
+    (Format::Shardwright, shardwright::looks_like),
     (Format::Nemo, nemo::looks_like),
     (Format::NvidiaSmi, nvidia_smi::looks_like),
 ];
@@ -126,6 +130,7 @@ impl Engine {
             Format::Deepspeed => Engine::Deepspeed(deepspeed::Reader::default()),
             Format::Nanotron => Engine::Nanotron(nanotron::Reader),
             Format::Maxtext => Engine::Maxtext(maxtext::Reader::default()),
+            Format::Shardwright => Engine::Shardwright(shardwright::Reader),
             Format::Mllog => Engine::Mllog(mllog::Reader::default()),
             Format::NvidiaSmi => Engine::NvidiaSmi(nvidia_smi::Reader::default()),
             Format::Hook | Format::Probe => Engine::Hook(hook::Reader),
@@ -144,6 +149,7 @@ impl Engine {
             Engine::Deepspeed(reader) => reader.line(line, log),
             Engine::Nanotron(reader) => reader.line(line, log),
             Engine::Maxtext(reader) => reader.line(line, log),
+            Engine::Shardwright(reader) => reader.line(line, log),
             Engine::Mllog(reader) => reader.line(line, log),
             Engine::NvidiaSmi(reader) => reader.line(line, log),
             Engine::Hook(reader) => reader.line(line, log),

@@ -135,6 +135,43 @@ fn maxtext() {
     assert_eq!(read.sources[0].unread, 0);
 }
 
+/// Of the fullest rank, which the line names; a start that goes on is an attempt.
+#[test]
+fn shardwright() {
+    let read = sample("shardwright.log", Format::Shardwright);
+    let steps: Vec<_> = read.steps.iter().map(|s| (s.number, s.attempt, s.loss, s.seconds, s.grad_norm)).collect();
+    let expected = [
+        (1, 0, Some(11.093751), Some(140.250011), Some(3.25)),
+        (2, 0, Some(11.002), Some(2.780123), Some(2.125)),
+        (3, 0, None, Some(2.781), None),
+        (3, 1, Some(10.9), Some(9.0), Some(1e-05)),
+    ];
+    assert_eq!(steps, expected);
+    assert_eq!((read.steps[1].tokens_per_second, read.steps[2].nan), (Some(23574.4), true));
+    let expected = [
+        (Some(3), AllocatedPeak, 51_234_567_890, 0, None),
+        (Some(0), ReservedPeak, 53_687_091_200, 0, None),
+        (Some(3), AllocatedPeak, 51_234_570_000, 0, None),
+        (Some(0), DeviceUsedPeak, 1 << 30, 0, None),
+    ];
+    assert_eq!(memory(&read), expected);
+    assert_eq!((read.versions["torch"].as_str(), read.machine["device"].as_str()), ("2.15.0+cu130", "NVIDIA H200"));
+    assert_eq!(read.machine["world"], "8");
+    let saved = events(&read, EventKind::CheckpointSaved)[0];
+    assert_eq!((saved.seconds, saved.step), (Some(12.5), Some(2)));
+    assert_eq!(events(&read, EventKind::CheckpointLoaded).len(), 1);
+    assert_eq!((digits(&read, "seconds"), read.sources[0].unread), (Some(7), 1));
+}
+
+/// Logs that were written before November 2026.
+#[test]
+fn shardwright_with_loss_and_seconds_alone() {
+    let text = "[default0]:no checkpoint in /c yet: step 0 of 2\n[default0]:step 1 loss 9.500000 seconds 2.500\n";
+    let read = evidence::read("x", text.as_bytes(), None, &mut |_| ()).unwrap();
+    assert_eq!(read.sources[0].format, Format::Shardwright);
+    assert_eq!((read.steps[0].loss, read.steps[0].seconds, read.sources[0].unread), (Some(9.5), Some(2.5), 0));
+}
+
 #[test]
 fn mllog() {
     let read = sample("mllog.log", Format::Mllog);

@@ -2,6 +2,7 @@
 
 #![allow(missing_docs, reason = "tests")]
 
+mod causes;
 mod formats;
 mod hook;
 mod megatron;

@@ -19,6 +19,7 @@ import torch.distributed as dist
 import checkpoint
 import collectives as c
 import folder as folders
+import lines
 import plan as plans
 from clip import Clip
 from data import Stream
@@ -65,6 +66,8 @@ class Trainer:
         self.position = 0
         # Whether this rank was asked to end, and whether any was.
         self.is_asked_to_end = self.is_ending = False
+        # Of the last step's gradients, before they were clipped; none where nothing asks for it.
+        self.norm: float | None = None
 
     def modules(self) -> list[torch.nn.Module]:
         """Of the model and of its teacher."""
@@ -165,6 +168,7 @@ class Trainer:
         dist.all_reduce(said)
         loss, asked = said.tolist()
         self.is_ending = asked > 0
+        self.norm = None if norm is None else float(norm)
         return loss
 
     def run_whole(self, batches: list[torch.Tensor]) -> torch.Tensor:
@@ -196,6 +200,17 @@ class Trainer:
             return torch.stack([loss.detach() for loss in losses]).sum()
         self.schedule.step(*inputs)
         return torch.zeros((), device=self.device)
+
+    def peaks(self) -> list[lines.Peak]:
+        """The most that torch's allocator held on any rank since the start; every rank calls it. Nothing on CPU."""
+        if self.device.type != "cuda":
+            return []
+        mine = [torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)]
+        held = torch.tensor(mine, device=self.device)
+        of_all = held.new_empty(dist.get_world_size() * len(mine))
+        dist.all_gather_into_tensor(of_all, held)
+        by_rank = [tuple(row) for row in of_all.view(-1, len(mine)).tolist()]
+        return lines.fullest(by_rank, ("max_allocated", "max_reserved"))
 
     def save(self, where: str, step: int) -> str:
         """Writes a checkpoint of the run after `step` steps; every rank calls it."""
@@ -259,16 +274,21 @@ def train(trainer: Trainer, arguments: argparse.Namespace) -> tuple[list[float],
     seen = [folders.find(where, arguments.load) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(seen, group=checkpoint.on_hosts())
     (found,) = seen
+    device = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
+    say(lines.start({"torch": torch.__version__}, dist.get_world_size(), device), flush=True)
     done = trainer.load(found, arguments.data_position) if found else 0
     trainer.position = trainer.position if found else arguments.data_position or 0
     say(f"{f'goes on from {found}' if found else f'no checkpoint in {where} yet'}: step {done} of {steps}", flush=True)
     for step in range(done, steps):
         began = time.monotonic()
         losses.append(trainer.step(step))
+        took = time.monotonic() - began
         if (step + 1) % run["log_every"] == 0:
-            say(f"step {step + 1} loss {losses[-1]:.6f} seconds {time.monotonic() - began:.3f}", flush=True)
+            say(lines.step(step + 1, losses[-1], took, trainer.tokens, trainer.norm, trainer.peaks()), flush=True)
         if (step + 1) % run["save_every"] == 0 or step + 1 == steps or trainer.is_ending:
-            say(f"saved {trainer.save(where, step + 1)}", flush=True)
+            began = time.monotonic()
+            saved = trainer.save(where, step + 1)
+            say(f"saved {saved} in {time.monotonic() - began:.3f} seconds", flush=True)
         if trainer.is_ending and step + 1 < steps:
             say("asked to end", flush=True)
             return losses, False

@@ -30,6 +30,8 @@ import traceback
 HERE = pathlib.Path(__file__).resolve().parent
 SCHEMA = "shardwright/hook/1"
 WARM_UP = 3
+# Times that tuning may take as long as it is said to, and seconds that a compiler may take.
+TUNING, COMPILING = 3, 600
 NO_GPU = 3
 GIB = 2**30
 # Of a launch, and not of a probe: where it keeps things, and how long it runs.
@@ -68,9 +70,17 @@ class Rank:
         self.steps, self.step, self.profiler, self.snapshot = arguments.steps or probe["steps"], 0, None, None
         self.wants_snapshot = arguments.memory_snapshot or probe["memory_snapshot"]
         self.began, self.words, self.has_started = 0.0, [], False
+        # When it last showed that it goes on.
+        self.alive = time.monotonic()
 
     def enter(self, phase: str) -> None:
-        self.phase = phase
+        self.phase, self.alive = phase, time.monotonic()
+
+    def patience(self) -> float:
+        """Seconds without a sign of life that are too many. While kernels tune, which nothing reports, more are not."""
+        first = self.probe.get("first_step") or {}
+        tunes = first.get("seconds", 0) * TUNING + (COMPILING if first.get("compiles") else 0)
+        return self.arguments.limit + (tunes if self.step == 0 else 0)
 
     def begin(self, words: list[str]) -> None:
         """Everything is imported: who runs with what, and the device."""
@@ -85,17 +95,22 @@ class Rank:
         self.held = open(os.path.join(folder, "shardwright-probe.lock"), "w", encoding="utf-8")
         fcntl.flock(self.held, fcntl.LOCK_EX)
         if self.arguments.limit:
-            timer = threading.Timer(self.arguments.limit, self.too_late)
-            timer.daemon = True
-            timer.start()
+            self.alive = time.monotonic()
+            threading.Thread(target=self.watch, daemon=True).start()
         import torch
 
         torch.cuda.set_device(0)
         if self.wants_snapshot:
             torch.cuda.memory._record_memory_history(context="all", stacks="python", max_entries=2_000_000)
 
+    def watch(self) -> None:
+        while time.monotonic() - self.alive < self.patience():
+            time.sleep(min(1.0, self.arguments.limit / 4))
+        self.too_late()
+
     def too_late(self) -> None:
-        self.log.write("event", event="failure", phase=self.phase, detail=f"over its {self.arguments.limit:.0f} s")
+        detail = f"no sign of life for {self.patience():.0f} s"
+        self.log.write("event", event="failure", phase=self.phase, detail=detail)
         self.log.write("end", status="failed", phase=self.phase)
         os._exit(1)
 
@@ -837,7 +852,7 @@ def main() -> int:
     parser.add_argument("--memory-snapshot", action="store_true", help="keep torch's snapshot of the first two steps")
     parser.add_argument("--no-profile", action="store_true", help="no step under the profiler")
     parser.add_argument("--no-bench", action="store_true", help="no benchmarks of host and device")
-    parser.add_argument("--limit", type=float, help="give up after so many seconds on the GPU")
+    parser.add_argument("--limit", type=float, help="give up after so many seconds without a sign of life; the first step has longer where kernels tune")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: steps without figures of memory (fsdp2)")
     parser.add_argument("--dry", action="store_true", help="say who would run with what, and run nothing")
     arguments = parser.parse_args()

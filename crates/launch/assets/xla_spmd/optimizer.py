@@ -40,9 +40,14 @@ def newton_schulz(matrix: Any, steps: int) -> Any:
     return x * max(1.0, x.shape[-2] / x.shape[-1]) ** 0.5
 
 
-def clip_scale(gradients: list, limit: float) -> Any:
-    """What gradients are multiplied by so that the norm of all of them is at most `limit`; zero is no limit."""
+def norm_of(gradients: list) -> Any:
+    """The norm of all gradients together."""
+    return sum((g * g).sum() for g in gradients) ** 0.5
+
+
+def clip_scale(norm: Any, limit: float) -> Any:
+    """What gradients of this norm are multiplied by so that it is at most `limit`; zero is no limit."""
     if limit == 0:
         return 1.0
-    scale = limit / (sum((g * g).sum() for g in gradients) ** 0.5 + 1e-6)
+    scale = limit / (norm + 1e-6)
     return scale * (scale < 1) + (scale >= 1)

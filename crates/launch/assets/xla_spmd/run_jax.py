@@ -12,7 +12,8 @@ from jax.experimental import multihost_utils
 import model_jax
 import table as tables
 from initial import initial
-from optimizer import STATE, clip_scale, update
+from lines import Peak
+from optimizer import STATE, clip_scale, norm_of, update
 from tensors import Reader, Tensor
 
 # A balancing bias is no parameter; in a checkpoint it stands where the torch reference has its buffer.
@@ -53,7 +54,9 @@ class JaxRun:
         self.balance = jax.jit(lambda biases, counts: model_jax.moved_biases(raw["model"], biases, counts))
         places = (self.shardings, state)
         given = (*places, self.shardings, self.whole)
-        self.apply = jax.jit(self.moved, in_shardings=given, out_shardings=places, donate_argnums=(0, 1))
+        self.apply = jax.jit(self.moved, in_shardings=given, out_shardings=(*places, self.whole), donate_argnums=(0, 1))
+        # Of the last step's gradients, before they were clipped.
+        self.norm: float | None = None
 
     def put(self, value: np.ndarray, sharding) -> jax.Array:
         return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
@@ -79,15 +82,16 @@ class JaxRun:
     def accumulate(self, value, grads: dict, counts: dict, params: dict, tokens, biases: dict) -> tuple:
         return jax.tree.map(jnp.add, (value, grads, counts), self.forward_backward(params, tokens, biases))
 
-    def moved(self, params: dict, state: dict, grads: dict, factor) -> tuple[dict, dict]:
+    def moved(self, params: dict, state: dict, grads: dict, factor) -> tuple[dict, dict, jax.Array]:
         raw = self.table.raw
-        scale = clip_scale(list(grads.values()), raw["run"]["clip"])
+        norm = norm_of(list(grads.values()))
+        scale = clip_scale(norm, raw["run"]["clip"])
         values, kept = {}, {}
         for path, parameter in params.items():
             kind = raw["optimizer_of"][path]
             gradient, options = grads[path] * scale, raw["optimizers"][kind]
             values[path], kept[path] = update(kind, options, parameter, gradient, state[path], factor)
-        return values, kept
+        return values, kept, norm
 
     def tokens(self, stream, position: int, count: int) -> jax.Array:
         """Each device its rows, read by the process that drives it."""
@@ -107,8 +111,19 @@ class JaxRun:
             done = self.more(*done, self.params, self.tokens(stream, position + number * count, count), self.biases)
         value, grads, counts = done
         self.biases = self.balance(self.biases, counts)
-        self.params, self.state = self.apply(self.params, self.state, grads, jnp.float32(factor))
+        self.params, self.state, norm = self.apply(self.params, self.state, grads, jnp.float32(factor))
+        self.norm = float(norm)
         return float(value)
+
+    def about(self) -> tuple[dict[str, str], int, str]:
+        """Versions, devices of the run, and their kind."""
+        return {"jax": jax.__version__}, jax.device_count(), jax.devices()[0].device_kind
+
+    def peaks(self) -> list[Peak]:
+        """The most that XLA held on a device of this host since the start; nothing where the backend does not say."""
+        held = {device.id: (device.memory_stats() or {}).get("peak_bytes_in_use", 0) for device in jax.local_devices()}
+        rank = max(held, key=lambda rank: held[rank])
+        return [Peak("max_used", held[rank], rank)] if held[rank] else []
 
     def arrays(self) -> dict[str, jax.Array]:
         model = {f"model.{path}": value for path, value in self.params.items()}

@@ -13,9 +13,10 @@ import torch_xla.runtime as runtime
 
 import table as tables
 from initial import initial
+from lines import Peak
 from model import Hybrid
 from moe import Router, move_expert_biases
-from optimizer import STATE, clip_scale, update
+from optimizer import STATE, clip_scale, norm_of, update
 from tensors import Reader, Tensor
 
 
@@ -36,6 +37,8 @@ class TorchXlaRun:
         self.mesh = tables.mark_torch_xla(table, self.model)
         self.params = dict(self.model.named_parameters())
         self.state = {path: {name: self.fresh(path, name) for name in STATE[raw["optimizer_of"][path]]} for path in self.params}
+        # Of the last step's gradients, before they were clipped.
+        self.norm: float | None = None
         self.micro_step, self.apply = torch_xla.compile(self.forward_backward), torch_xla.compile(self.moved)
 
     def fresh(self, path: str, name: str) -> torch.Tensor:
@@ -53,9 +56,10 @@ class TorchXlaRun:
         return loss.detach()
 
     @torch.no_grad()
-    def moved(self, factor: torch.Tensor) -> None:
+    def moved(self, factor: torch.Tensor) -> torch.Tensor:
         raw = self.table.raw
-        scale = clip_scale([p.grad for p in self.params.values()], raw["run"]["clip"])
+        norm = norm_of([p.grad for p in self.params.values()])
+        scale = clip_scale(norm, raw["run"]["clip"])
         for path, parameter in self.params.items():
             kind, state = raw["optimizer_of"][path], self.state[path]
             value, kept = update(kind, raw["optimizers"][kind], parameter, parameter.grad * scale, state, factor)
@@ -65,6 +69,7 @@ class TorchXlaRun:
             parameter.grad = None
         # One program over the mesh: counts are of all devices already.
         move_expert_biases(self.routers, lambda counts: counts)
+        return norm
 
     def step(self, stream, position: int, factor: float) -> float:
         """A global batch, one micro-step behind another."""
@@ -74,8 +79,23 @@ class TorchXlaRun:
             tokens = torch.from_numpy(stream.rows(position + number * count, count)).to(self.device)
             spmd.mark_sharding(tokens, self.mesh, tables.torch_xla_spec(self.table.raw["data"]))
             losses.append(self.micro_step(tokens))
-        self.apply(torch.tensor(factor, dtype=torch.float32).to(self.device))
+        norm = self.apply(torch.tensor(factor, dtype=torch.float32).to(self.device))
+        self.norm = norm.item()
         return sum(loss.item() for loss in losses)
+
+    def about(self) -> tuple[dict[str, str], int, str]:
+        """Versions, devices of the run, and their kind."""
+        versions = {"torch": torch.__version__, "torch_xla": torch_xla.__version__}
+        return versions, runtime.global_runtime_device_count(), runtime.device_type() or "unknown"
+
+    def peaks(self) -> list[Peak]:
+        """The most that XLA held on a device of this host since the start; nothing where the runtime does not say."""
+        try:
+            held = [xm.get_memory_info(device).get("peak_bytes_used", 0) for device in xm.get_xla_supported_devices()]
+        except (RuntimeError, AttributeError, KeyError):
+            return []
+        rank = max(range(len(held)), key=lambda rank: held[rank], default=0)
+        return [Peak("max_used", held[rank], rank)] if held and held[rank] else []
 
     def arrays(self) -> dict[str, torch.Tensor]:
         model = {f"model.{path}": value for path, value in self.model.state_dict(keep_vars=True).items()}

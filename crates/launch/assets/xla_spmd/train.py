@@ -17,6 +17,7 @@ from typing import Any
 
 import environment
 import folder as folders
+import lines
 import table as tables
 import tensors
 from data import Stream
@@ -99,18 +100,23 @@ def train(trainer: Trainer, arguments: argparse.Namespace) -> tuple[list[float],
     run, losses = trainer.table.raw["run"], []
     where, steps = arguments.checkpoints or run["checkpoints"], arguments.steps or run["steps"]
     say = print if trainer.run.is_writer() else lambda *_, **__: None
+    say(lines.start(*trainer.run.about()), flush=True)
     found = folders.find(where, arguments.load)
     done = trainer.load(found, arguments.data_position) if found else 0
     trainer.position = trainer.position if found else arguments.data_position or 0
     say(f"{f'goes on from {found}' if found else f'no checkpoint in {where} yet'}: step {done} of {steps}", flush=True)
+    batch = trainer.table.raw["batch"]
     for step in range(done, steps):
         began = time.monotonic()
         losses.append(trainer.step(step))
-        is_ending = trainer.run.agreed(trainer.is_asked_to_end)
+        took, is_ending = time.monotonic() - began, trainer.run.agreed(trainer.is_asked_to_end)
         if (step + 1) % run["log_every"] == 0:
-            say(f"step {step + 1} loss {losses[-1]:.6f} seconds {time.monotonic() - began:.3f}", flush=True)
+            tokens = batch["global_batch"] * batch["sequence"]
+            say(lines.step(step + 1, losses[-1], took, tokens, trainer.run.norm, trainer.run.peaks()), flush=True)
         if (step + 1) % run["save_every"] == 0 or step + 1 == steps or is_ending:
-            say(f"saved {trainer.save(where, step + 1)}", flush=True)
+            began = time.monotonic()
+            saved = trainer.save(where, step + 1)
+            say(f"saved {saved} in {time.monotonic() - began:.3f} seconds", flush=True)
         if is_ending and step + 1 < steps:
             say("asked to end", flush=True)
             return losses, False

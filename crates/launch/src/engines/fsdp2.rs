@@ -23,7 +23,7 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 26] = [
+const ASSETS: [(&str, &str); 27] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
@@ -46,6 +46,7 @@ const ASSETS: [(&str, &str); 26] = [
     ("pieces.py", include_str!("../../assets/fsdp2/pieces.py")),
     ("clip.py", include_str!("../../assets/fsdp2/clip.py")),
     ("schedule.py", include_str!("../../assets/fsdp2/schedule.py")),
+    ("lines.py", include_str!("../../assets/fsdp2/lines.py")),
     ("data.py", include_str!("../../assets/fsdp2/data.py")),
     ("folder.py", include_str!("../../assets/fsdp2/folder.py")),
     ("checkpoint.py", include_str!("../../assets/fsdp2/checkpoint.py")),
@@ -204,6 +205,12 @@ fn needed(options: &Options) -> Vec<&'static str> {
         (elements.of_torchao().is_some(), "torchao"),
     ];
     all.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, name)| name).collect()
+}
+
+/// Packages that the program of a job loads, each with the least version that is known to do.
+pub fn libraries(job: &Job) -> Vec<(&'static str, &'static str)> {
+    let version = |name| LIBRARIES.iter().find(|(known, ..)| *known == name).map(|(_, version, _)| (name, *version));
+    needed(&job.case.options).into_iter().filter_map(version).collect()
 }
 
 /// The packages in pip's words: the policy's pins, and else the versions that are known to do.

@@ -32,6 +32,23 @@ pub struct Machine {
     pub clock: Known<ClockState>,
     /// NVIDIA devices.
     pub gpus: Known<Vec<Gpu>>,
+    /// What a plan's launch imports, as Python finds it.
+    pub packages: Known<Vec<Installed>>,
+}
+
+/// What `packages.py` says of one package or file.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+pub struct Installed {
+    /// As pip calls it.
+    pub name: String,
+    /// `ok`, `note`, `missing`, `old` or `broken`.
+    pub state: String,
+    /// Its version, or what is wrong.
+    pub found: String,
+    /// Which versions do, and what for.
+    pub wanted: String,
+    /// How to install it.
+    pub install: String,
 }
 
 /// One location of the policy on this machine.

@@ -11,6 +11,7 @@ mod gpu;
 mod limits;
 pub mod machine;
 mod memory;
+mod packages;
 pub mod parse;
 mod plan;
 mod ports;
@@ -21,7 +22,7 @@ mod storage;
 mod volume;
 
 pub use machine::Machine;
-pub use plan::{Launcher, Memory, MemoryOverride, Plan};
+pub use plan::{Launcher, Memory, MemoryOverride, Plan, checkpoint_bytes};
 pub use volume::volume_of;
 
 use crate::policy::Policy;
@@ -102,6 +103,7 @@ pub fn judge(machine: &Machine, policy: &Policy, launcher: Launcher, plan: Optio
     limits::check(machine, policy, &mut checks);
     clock::check(machine, policy, &mut checks);
     if let Some(plan) = plan {
+        packages::check(machine, &mut checks);
         checks.push(memory::check(plan));
         checks.extend(memory::check_host(machine, plan));
     }

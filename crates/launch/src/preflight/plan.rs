@@ -4,12 +4,14 @@ use super::environment::{Rule, engine_rules};
 use crate::emission::EnvVar;
 use crate::engines;
 use crate::job::Job;
+use crate::packages;
 use crate::policy::Policy;
 use hardware::Kind;
 use layout::Engine;
 use memory::fit::{Fit, Verdict};
 use recipe::{Optimizer, Recipe};
 use replay::Unmodelled;
+use serde_json::Value;
 use units::Bytes;
 
 /// Who starts the processes, and so which environment they get.
@@ -75,6 +77,8 @@ pub struct Plan {
     pub host_flags: Vec<&'static str>,
     /// Whether that may be overridden.
     pub memory_override: MemoryOverride,
+    /// What its launch imports; none where there is no launch of it.
+    pub packages: Option<Value>,
 }
 
 /// Flags that keep something on the host.
@@ -111,6 +115,7 @@ impl Plan {
             checkpoints: checkpoints(job.policy),
             host: fit.map_or(0, |fit| fit.host.node_bytes),
             host_flags: host_flags(job),
+            packages: engines::emit(job).ok().map(|emission| packages::table(job, &emission)),
             memory,
             memory_override,
         }
@@ -125,7 +130,7 @@ impl Plan {
 /// Weights, the optimizer's own copy where it keeps one, and moments: what every engine we emit for
 /// puts into a checkpoint that training can go on from. Engines that keep weights in one format only
 /// write less.
-fn checkpoint_bytes(recipe: &Recipe) -> u64 {
+pub fn checkpoint_bytes(recipe: &Recipe) -> u64 {
     let precision = &recipe.precision;
     let tensors = recipe.tensors();
     let bits = tensors.iter().map(|tensor| {

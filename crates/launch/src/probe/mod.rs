@@ -12,6 +12,7 @@ pub use classes::{Class, Correction, Held, Phase, Predicted, classes, rank_in};
 use crate::emission::{Emission, File};
 use crate::identity::Identity;
 use crate::job::Job;
+use crate::tuning::FirstStep;
 use crate::{record, tree};
 use case::Case;
 use diag::{Blame, Finding};
@@ -92,6 +93,7 @@ impl Probe<'_> {
             dp: Both { asked: asked.dp.get(), probed: probed.dp.get() },
             job: Both { asked: self.typed[0].to_string(), probed: self.typed[1].to_string() },
             tokens: probed.micro_batch * probed.microbatches * job.recipe.sequence,
+            first_step: FirstStep::of(job),
             changes: self.changes.to_vec(),
             classes: self.classes.to_vec(),
         }
@@ -133,6 +135,9 @@ pub struct Planned {
     pub job: Both<String>,
     /// That the rank works on in a step.
     pub tokens: u64,
+    /// What the first step does that no later one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_step: Option<FirstStep>,
     pub changes: Vec<Change>,
     pub classes: Vec<Class>,
 }

@@ -12,6 +12,7 @@ mod trainjob;
 use crate::emission::{Emission, File};
 use crate::identity::Identity;
 use crate::job::Job;
+use crate::packages;
 use crate::policy::{JobPolicy, Kubernetes, Policy, Slurm};
 use diag::{Blame, Finding, quote};
 use hardware::Kind;
@@ -41,7 +42,8 @@ pub fn files(scheduler: Scheduler, job: &Job, emission: &Emission) -> Result<Vec
         return Err(refused);
     }
     let mut files = emission.files.clone();
-    files.push(File::script("launch.sh", script::node(job, emission)));
+    files.push(File::script("launch.sh", script::node(scheduler, job, emission)));
+    files.extend(packages::files(job, emission));
     match scheduler {
         Scheduler::Torchrun => {}
         Scheduler::Slurm => files.push(slurm::file(job)?),

@@ -1,14 +1,17 @@
 //! The script of a node. Every value in it is quoted; only our own variables are expanded.
 
-use super::summary;
+use super::{Scheduler, summary};
 use crate::emission::{Checkout, Emission, File, Starter};
 use crate::identity::{self, Identity};
 use crate::job::Job;
+use crate::policy::{JobPolicy, Policy};
+use crate::preflight::checkpoint_bytes;
+use crate::tuning::FirstStep;
 use diag::quote;
 use hardware::Kind;
 
-/// `launch.sh`: environment, folders, whose checkpoints they hold, then the engine, and a summary of how it ended.
-pub fn node(job: &Job, emission: &Emission) -> String {
+/// `launch.sh`: environment, folders, packages, whose checkpoints they hold, then the engine, and a summary of how it ended.
+pub fn node(scheduler: Scheduler, job: &Job, emission: &Emission) -> String {
     let policy = &job.policy.job;
     let mut out = String::from("#!/usr/bin/env bash\n");
     let words = format!("# {} on {} (lane {})", job.source.name.terminal(), emission.engine, emission.lane);
@@ -30,15 +33,67 @@ pub fn node(job: &Job, emission: &Emission) -> String {
     out += "export PYTHONPATH=\"$here${PYTHONPATH:+:$PYTHONPATH}\"\n";
     out += &summary::node_rank();
     out += &folders(job);
+    out += &python(emission.starter);
     out += &summary::begin(job);
+    out += &room(job);
+    out += PACKAGES;
     out += &same_identity(job);
     out += &emission.checkout.map_or(String::new(), find);
-    out += &start(job, emission);
-    out += summary::RUN;
+    let restarts = restarts(scheduler, job, emission.starter);
+    out += &start(job, emission, restarts);
+    out += &summary::run(restarts > 0);
     out
 }
 
-/// Makes every folder; none may be on the root volume where the policy says so.
+/// How often torchrun starts the workers of this job again. A restart helps against devices, links and nodes that fail;
+/// an exception comes back. Alone on one node, without a scheduler that would give it another, there is nothing to gain.
+fn restarts(scheduler: Scheduler, job: &Job, starter: Starter) -> u64 {
+    let asked = job.policy.job.restarts;
+    let is_alone = scheduler == Scheduler::Torchrun && job.cluster.nodes == 1;
+    let is_usual = asked == JobPolicy::default().restarts;
+    if starter == Starter::Python || is_alone && is_usual { 0 } else { asked }
+}
+
+/// The Python that runs the engine: torchrun's own, where torchrun is a script of one.
+fn python(starter: Starter) -> String {
+    let by_starter = "if starter=$(command -v torchrun) && IFS= read -r interpreter 2>/dev/null < \"$starter\"; then\n  \
+                      case $interpreter in '#!'*/python*) python=${interpreter#??} python=${python%% *} ;; esac\nfi\n";
+    match starter {
+        Starter::Torchrun => format!("python=python3\n{by_starter}"),
+        Starter::Python => "python=python3\n".to_string(),
+    }
+}
+
+/// What the engine imports, checked all at once; what is printed is kept in the log.
+const PACKAGES: &str = r#"# Every package that is missing or too old, before anything starts. SHARDWRIGHT_PACKAGES=ignore goes on all the same.
+if ! found=$("$python" "$here/packages.py" 2>&1); then
+  printf '%s\n' "$found" | tee -a -- "$log" >&2
+  exit 1
+fi
+printf '%s\n' "$found" >&2
+"#;
+
+/// Whether a checkpoint fits. Only where no policy says where things are kept: `preflight` judges those that one names.
+fn room(job: &Job) -> String {
+    if *job.policy != Policy::default() {
+        return String::new();
+    }
+    let bytes = checkpoint_bytes(job.recipe);
+    format!(
+        r#"# One checkpoint of this job, weights and optimizer, in KiB.
+needed={}
+free=$(df -Pk -- "$SHARDWRIGHT_CHECKPOINTS" | awk 'NR == 2 {{ print $4 }}')
+printf '%s has %s GiB free; a checkpoint takes %s GiB\n' "$SHARDWRIGHT_CHECKPOINTS" "$((free >> 20))" "$((needed >> 20))" >&2
+if [ "$free" -lt "$needed" ]; then
+  printf 'a checkpoint does not fit in %s: free space, or name storage.checkpoints in a policy\n' "$SHARDWRIGHT_CHECKPOINTS" >&2
+  exit 1
+fi
+"#,
+        bytes.div_ceil(1024)
+    )
+}
+
+/// Makes every folder; none may be on the root volume where a policy is given that says so.
 fn folders(job: &Job) -> String {
     let (checkpoints, logs) = (job.checkpoints(), job.logs());
     let mut out = format!("export SHARDWRIGHT_CHECKPOINTS={}\n", quote::shell(&checkpoints));
@@ -52,7 +107,7 @@ fn folders(job: &Job) -> String {
         .map(|place| place.path)
         .chain([checkpoints, logs]);
     out += &format!("for folder in {}; do\n  mkdir -p -- \"$folder\"\n", quote::shell_line(places));
-    if job.policy.storage.forbid_root_volume {
+    if job.policy.storage.forbid_root_volume && *job.policy != Policy::default() {
         out += "  if [ \"$(stat -c %d -- \"$folder\")\" = \"$(stat -c %d /)\" ]; then\n";
         out += "    printf '%s is on the root volume, and the policy keeps runs off it\\n' \"$folder\" >&2\n    exit 1\n  fi\n";
     }
@@ -110,8 +165,7 @@ for place in "${{places[@]}}"; do
   if [ -n "$place" ] && [ -f "$place/{script}" ]; then engine_root=$place; break; fi
 done
 if [ -z "$engine_root" ]; then
-  printf '%s of {what} was not found; {variable}=/path/of/its/folder says where it is
-' {script} >&2
+  printf '%s of {what} was not found; {variable}=/path/of/its/folder says where it is\n' {script} >&2
   exit 1
 fi
 export {variable}="$engine_root"
@@ -121,9 +175,12 @@ export {variable}="$engine_root"
 }
 
 /// The line that starts the engine, as a function: it takes the place of the shell that calls it.
-fn start(job: &Job, emission: &Emission) -> String {
+fn start(job: &Job, emission: &Emission, restarts: u64) -> String {
     let (policy, cluster) = (&job.policy.job, job.cluster);
     let (mut lines, mut exported) = (Vec::new(), String::new());
+    if emission.starter == Starter::Torchrun && restarts == 0 {
+        exported = "# No restarts: on one node an exception comes back, and whoever starts this again goes on from the newest checkpoint.\n".to_string();
+    }
     match emission.starter {
         Starter::Torchrun => {
             let logs = format!("{}/torchrun", job.logs());
@@ -131,7 +188,7 @@ fn start(job: &Job, emission: &Emission) -> String {
             lines.push(format!("--nnodes {} --nproc-per-node {}", cluster.nodes, cluster.devices_per_node));
             lines.push(format!("--node-rank \"$NODE_RANK\" --rdzv-id {}", super::name(job)));
             lines.push(format!("--rdzv-backend c10d --rdzv-endpoint \"$RDZV_HOST:{}\"", policy.port));
-            lines.push(format!("--max-restarts {} --tee 3 --log-dir {}", policy.restarts, quote::shell(&logs)));
+            lines.push(format!("--max-restarts {restarts} --tee 3 --log-dir {}", quote::shell(&logs)));
         }
         // The TPU runtime finds its slice, and the other slices, by itself.
         Starter::Python if cluster.device.kind == Kind::Tpu => lines.push("exec python3".to_string()),
@@ -143,7 +200,8 @@ fn start(job: &Job, emission: &Emission) -> String {
         }
     }
     lines.extend(emission.shell_words());
-    format!("{exported}engine() {{\n{}\n}}\n", lines.join(" \\\n  "))
+    let first = FirstStep::of(job).map_or(String::new(), |first| format!("printf '%s\\n' {}\n", quote::shell(&first.words())));
+    format!("{exported}engine() {{\n{first}{}\n}}\n", lines.join(" \\\n  "))
 }
 
 /// The launch as the words of one command, for schedulers that carry no files: it writes its files

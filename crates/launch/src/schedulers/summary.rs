@@ -30,7 +30,7 @@ touch -- "$log"
 first=$(($(wc -l < "$log") + 1))
 started=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 host=$(uname -n | tr -cd 'A-Za-z0-9._-')
-state=refused signal=null ended=null status=null child=
+state=refused signal=null ended=null status=null cause=null child=
 write_summary() {{
   # torchrun keeps a folder for every attempt of its own.
   attempts=$( (find "$SHARDWRIGHT_LOGS/torchrun" -mindepth 2 -maxdepth 2 -name 'attempt_[1-9]*' -newer "$log.began" 2>/dev/null || true) | wc -l)
@@ -40,7 +40,7 @@ write_summary() {{
     "$NODE_RANK" "$host" "$state" "$status" "$signal" "$started" "$ended" >> "$summary.new"
   printf '"restarts": %s, "engine_restarts": %s, "log": {{"folder": %s, "file": "%s", "first_line": %s, "last_line": %s}}, ' \
     "$restarts" "$attempts" {log} "$node.log" "$first" "$(wc -l < "$log")" >> "$summary.new"
-  printf '"checkpoints": %s}}\n' {checkpoints} >> "$summary.new"
+  printf '"cause": %s, "checkpoints": %s}}\n' "$cause" {checkpoints} >> "$summary.new"
   mv -- "$summary.new" "$summary"
 }}
 finish() {{
@@ -48,6 +48,7 @@ finish() {{
   ended="\"$(date -u +%Y-%m-%dT%H:%M:%SZ)\""
   if [ "$state" = running ]; then if [ "$status" = 0 ]; then state=finished; else state=failed; fi; fi
   if [ "$signal" != null ]; then state=stopped; fi
+  if [ "$state" = failed ]; then cause=$("$python" "$here/cause.py" "$log" "$first" 2>/dev/null || printf null); fi
   write_summary
   sync -- "$summary" 2>/dev/null || true
   rm -f -- "$log.began"
@@ -60,6 +61,7 @@ record_receipt() {{
   if [ -e "$here/launch.json" ] && command -v -- "$program" >/dev/null 2>&1; then
     if "$program" receipt record "$here"; then return; fi
   fi
+  if [ "$state" = failed ]; then "$python" "$here/cause.py" "$log" "$first" --say >&2 || true; fi
   printf 'no receipt was recorded; %s stands. In the launch directory, where shardwright is and that can be read:\n' "$summary" >&2
   printf '  shardwright receipt record .\n' >&2
 }}
@@ -78,7 +80,15 @@ trap finish EXIT
 
 /// Runs the engine beside the shell, which passes signals on and waits until it has ended. SIGINT goes
 /// on as SIGTERM, since a shell starts what runs beside it with SIGINT ignored.
-pub const RUN: &str = r#"stop() {
+pub fn run(is_watched: bool) -> String {
+    let watch = r#"# Ends a job that raised the same twice before its first step: torchrun would start it again and again.
+"$python" "$here/cause.py" "$log" "$first" --watch "$child" 3>&- 4>&- &
+watcher=$!
+"#;
+    RUN.replace("# watch\n", if is_watched { watch } else { "" })
+}
+
+const RUN: &str = r#"stop() {
   signal="\"$1\""
   if [ -n "$child" ]; then kill -s "$2" "$child" 2>/dev/null || true; fi
 }
@@ -92,6 +102,7 @@ state=running
 write_summary
 engine 3>&- 4>&- &
 child=$!
+# watch
 ended_with=0
 wait "$child" || ended_with=$?
 # A signal ends the wait before the engine has ended.
@@ -99,6 +110,7 @@ while kill -0 "$child" 2>/dev/null; do
   ended_with=0
   wait "$child" || ended_with=$?
 done
+if [ -n "${watcher:-}" ]; then kill "$watcher" 2>/dev/null || true; fi
 exec 1>&3 2>&4 3>&- 4>&-
 for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$tee" 2>/dev/null || break; sleep 0.2; done
 exit "$ended_with"

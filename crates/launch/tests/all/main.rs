@@ -7,6 +7,7 @@ mod fsdp2;
 mod goldens;
 mod hostile;
 mod megatron;
+mod packages;
 mod preflight;
 mod programs;
 mod rates;

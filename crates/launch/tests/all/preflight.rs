@@ -44,6 +44,7 @@ fn good(policy: &Policy) -> Machine {
         shared_memory: Ok(Space { total: 64 << 30, free: 64 << 30 }),
         clock: Ok(ClockState { synchronized: true, source: "timedatectl" }),
         gpus: Ok((0..8).map(gpu).collect()),
+        packages: Ok(Vec::new()),
     }
 }
 

@@ -58,6 +58,7 @@ fn started(base: &Path, case: &common::Case, variables: &[(&str, &str)]) -> Chil
     bash.arg("./launch.sh")
         .current_dir(here)
         .env("PATH", path)
+        .env("SHARDWRIGHT_PACKAGES", "ignore")
         .envs(variables.iter().copied())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -340,4 +341,99 @@ fn a_run_that_is_stopped_is_recorded_too() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stdout).ends_with("\"state\": \"stopped\"\n"), "{output:?}");
+}
+
+/// A traceback as a rank prints it.
+const RAISED: &str = r#"raised() {
+  echo '[default0]:[rank0]: Traceback (most recent call last):'
+  echo '[default0]:[rank0]:   File "/opt/engine/training.py", line 4481, in train'
+  echo "[default0]:[rank0]: TypeError: unsupported operand type(s) for //: 'int' and 'NoneType'"
+}
+report() {
+  echo 'Traceback (most recent call last):'
+  echo '  File "/opt/venv/bin/torchrun", line 8, in <module>'
+  echo 'torch.distributed.elastic.multiprocessing.errors.ChildFailedError:'
+}
+"#;
+
+#[test]
+fn a_run_that_fails_leaves_its_first_exception() {
+    let base = folder("script-cause", &format!("{RAISED}echo 'step 1 loss 9.0 seconds 1.0'; raised >&2; report >&2; exit 1"));
+    let case = case(&base, Mode::NemoNative);
+    let (status, said) = ended(start(&base, &case));
+    assert_eq!(status, Some(1));
+    let words = "rank 0: TypeError: unsupported operand type(s) for //: 'int' and 'NoneType' (training.py:4481 in train)";
+    assert!(said.contains(words), "{said}");
+    let cause = &summary(&case)["cause"];
+    assert_eq!((&cause["type"], &cause["rank"]), (&"TypeError".into(), &0.into()));
+    assert_eq!(cause["place"], "training.py:4481 in train");
+}
+
+#[test]
+fn a_run_that_finishes_has_no_cause() {
+    let base = folder("script-no-cause", &format!("{RAISED}raised; exit 0"));
+    let case = case(&base, Mode::NemoNative);
+    assert_eq!(ended(start(&base, &case)).0, Some(0));
+    assert_eq!(summary(&case)["cause"], Value::Null);
+}
+
+/// What torchrun would start a third time has raised the same twice, and never made a step.
+#[test]
+fn what_repeats_before_the_first_step_is_not_started_again() {
+    let torchrun = format!(
+        "{RAISED}trap 'exit 1' TERM; raised; echo 'attempts left; will restart worker group'; raised; while :; do sleep 0.05; done"
+    );
+    let base = folder("script-repeats", &torchrun);
+    let mut case = case(&base, Mode::NemoNative);
+    case.policy.job.restarts = 5;
+    let (status, _) = ended(start(&base, &case));
+    assert_eq!((status, &summary(&case)["state"]), (Some(1), &"failed".into()));
+    let log = std::fs::read_to_string(format!("{}/node0.log", case.job().logs())).unwrap();
+    assert!(log.contains("not started again, the same twice before the first step: rank 0: TypeError"), "{log}");
+}
+
+/// The text of a script for a scheduler.
+fn script_for(scheduler: Scheduler, case: &common::Case) -> String {
+    let all = files(scheduler, &case.job(), &case.emit().unwrap()).unwrap();
+    all.into_iter().find(|file| file.path == "launch.sh").unwrap().contents
+}
+
+#[test]
+fn restarts_are_for_schedulers_and_for_policies_that_ask() {
+    let base = folder("script-restarts", "");
+    let mut case = case(&base, Mode::NemoNative);
+    assert!(script_for(Scheduler::Torchrun, &case).contains("--max-restarts 0 "));
+    assert!(!script_for(Scheduler::Torchrun, &case).contains("--watch"));
+    assert!(script_for(Scheduler::Slurm, &case).contains("--max-restarts 3 "));
+    assert!(script_for(Scheduler::Slurm, &case).contains("--watch"));
+    case.policy.job.restarts = 5;
+    assert!(script_for(Scheduler::Torchrun, &case).contains("--max-restarts 5 "));
+}
+
+#[test]
+fn only_a_policy_keeps_runs_off_the_root_volume() {
+    let base = folder("script-root", "");
+    let mut case = case(&base, Mode::NemoNative);
+    case.policy.storage.forbid_root_volume = true;
+    assert!(script_for(Scheduler::Torchrun, &case).contains("the policy keeps runs off it"));
+    case.policy = launch::Policy::default();
+    let script = script_for(Scheduler::Torchrun, &case);
+    assert!(!script.contains("the policy keeps runs off it"));
+    let kib = launch::preflight::checkpoint_bytes(case.job().recipe).div_ceil(1024);
+    assert!(script.contains(&format!("needed={kib}\n")) && script.contains("a checkpoint does not fit in"));
+}
+
+/// Nothing that this launch imports is here, and torchrun is not started for it.
+#[test]
+fn packages_are_looked_for_before_anything_starts() {
+    let base = folder("script-packages", "echo started");
+    let case = case(&base, Mode::NemoNative);
+    let child = started(&base, &case, &[("SHARDWRIGHT_PACKAGES", "")]);
+    let (status, said) = ended(child);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("packages: mamba_ssm not installed, needed >= 2.2.0 for M blocks"), "{said}");
+    assert!(said.contains("/opt/engine/pretrain_hybrid.py no such file"), "{said}");
+    let log = std::fs::read_to_string(format!("{}/node0.log", case.job().logs())).unwrap();
+    assert!(log.contains("packages: ") && !log.contains("started"), "{log}");
+    assert_eq!(summary(&case)["state"], "refused");
 }

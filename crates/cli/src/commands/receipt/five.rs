@@ -1,4 +1,5 @@
-//! A run in five lines: how it ended, time, memory and loss against what was promised, and its receipt.
+//! A run in five lines: how it ended, time, memory and loss against what was promised, and its receipt. What failed first is
+//! one more.
 
 use super::percent;
 use crate::commands::plan::text::seconds;
@@ -12,7 +13,16 @@ pub fn lines(kind: Kind, outcome: &Outcome, said: Option<&Prediction>) -> String
         Kind::Probe => "losses mean nothing where other ranks are stood in for".to_string(),
         _ => loss(outcome),
     };
-    [ended(kind, outcome), time(outcome, said), memory(outcome), last].map(|line| line + "\n").concat()
+    let rest = [time(outcome, said), memory(outcome), last].map(|line| line + "\n").concat();
+    ended(kind, outcome) + "\n" + &cause(outcome) + &rest
+}
+
+/// What failed first and what to do, of a run that did not finish.
+fn cause(outcome: &Outcome) -> String {
+    let Some(cause) = &outcome.cause else { return String::new() };
+    let rank = cause.rank.map_or(String::new(), |rank| format!("rank {rank}: "));
+    let hint = cause.hint.as_ref().map_or(String::new(), |hint| format!("  hint: {}\n", diag::quote::sentence(hint)));
+    format!("  \x1b[31mfirst: {rank}{}\x1b[0m\n{hint}", diag::quote::sentence(&cause.words))
 }
 
 fn number(count: u64, word: &str) -> String {

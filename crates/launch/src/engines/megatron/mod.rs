@@ -113,6 +113,7 @@ pub fn environment(job: &Job) -> Vec<EnvVar> {
         // core/transformer/moe/experts.py asserts it, and Transformer Engine registers its fused operations by it.
         all.push(EnvVar::new("NVTE_CUTEDSL_FUSED_GROUPED_MLP", 1, "experts' products and activation in fused kernels"));
     }
+    all.extend(crate::tuning::environment(job));
     all.extend(storage_environment(job));
     all
 }

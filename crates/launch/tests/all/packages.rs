@@ -1,0 +1,153 @@
+//! What launches import, and the program that looks for it.
+
+use crate::common;
+use case::Seams;
+use launch::packages::{self, Package};
+use layout::{Engine, LayoutRequest};
+use recipe::Mode;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn packages_of(recipe: &str, mode: Option<Mode>, engine: Engine) -> Vec<Package> {
+    let tp = mode.map(Mode::tensor_parallel);
+    let request = LayoutRequest { world: Some(8), tp, mode, engine: Some(engine), ..LayoutRequest::default() };
+    let case = common::Case::new(&common::recipe(recipe), &request, Seams::Allow).unwrap();
+    packages::of(&case.job(), &case.emit().unwrap())
+}
+
+fn requirements(all: &[Package]) -> Vec<String> {
+    all.iter().map(Package::requirement).collect()
+}
+
+#[test]
+fn every_engine_names_itself_and_its_torch() {
+    for (engine, torch, own) in [
+        (Engine::Megatron, "torch>=2.6.0", "megatron-core>=0.19.0,<0.20"),
+        // 2.11 lacks two names that its FSDP imports.
+        (Engine::Torchtitan, "torch>=2.12.0", "torchtitan>=0.3.0,<0.4"),
+        (Engine::Deepspeed, "torch>=2.0.0", "deepspeed>=0.19.8,<0.20"),
+        (Engine::Fsdp2, "torch>=2.11.0", "numpy>=1.26"),
+    ] {
+        let all = requirements(&packages_of("llama3-8b", None, engine));
+        assert!(all.contains(&torch.to_string()) && all.contains(&own.to_string()), "{engine}: {all:?}");
+    }
+}
+
+#[test]
+fn blocks_and_options_bring_their_packages() {
+    let native = requirements(&packages_of("nam56r", Some(Mode::NemoNative), Engine::Megatron));
+    for wanted in ["mamba_ssm>=2.2.0", "causal-conv1d>=1.5.0,<2", "transformer_engine>=2.0.0", "triton>=3.5.0"] {
+        assert!(native.contains(&wanted.to_string()), "{wanted}: {native:?}");
+    }
+    let author = requirements(&packages_of("nam56r", Some(Mode::AuthorDp), Engine::Megatron));
+    assert!(author.contains(&"mamba_ssm>=2.3.2".to_string()), "{author:?}");
+    let dense = requirements(&packages_of("llama3-8b", None, Engine::Megatron));
+    assert!(!dense.iter().any(|name| name.starts_with("mamba") || name.starts_with("emerging")), "{dense:?}");
+    let muon = packages_of("nam56r", Some(Mode::NemoNative), Engine::Megatron);
+    let has_muon = common::recipe("nam56r").tensors().iter().any(|t| t.optimizer == recipe::Optimizer::Muon);
+    assert_eq!(muon.iter().any(|package| package.name == "emerging_optimizers"), has_muon);
+}
+
+#[test]
+fn fused_accumulation_needs_apex_and_says_what_does_without() {
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
+    let mut case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+    let mut apex = |accumulate| {
+        case.case.options.kernels.accumulate = accumulate;
+        let all = packages::of(&case.job(), &case.emit().unwrap());
+        all.into_iter().find(|package| package.name == "apex")
+    };
+    let found = apex(case::options::Accumulate::Fused).expect("apex");
+    assert!(found.install.contains("--no-gradient-accumulation-fusion"), "{found:?}");
+    assert_eq!(apex(case::options::Accumulate::Separate), None);
+}
+
+#[test]
+fn a_pin_is_the_version_that_is_asked_for() {
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Fsdp2), ..LayoutRequest::default() };
+    let mut case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+    case.policy.pins.insert("torch".to_string(), "2.14.1".to_string());
+    let all = packages::of(&case.job(), &case.emit().unwrap());
+    let torch = all.iter().find(|package| package.name == "torch").unwrap();
+    assert_eq!((torch.requirement().as_str(), torch.install.as_str()), ("torch>=2.14.1", "pip install torch==2.14.1"));
+}
+
+/// A folder of modules: two with versions, one without, one that does not import, one file that is needed.
+fn modules(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    for (module, text) in [
+        ("sw_new", "__version__ = '2.3.2.post1+cu13'"),
+        ("sw_old", "__version__ = '2.3.1'"),
+        ("sw_vendored", ""),
+        ("sw_broken", "raise OSError('libcudart.so.13: cannot open')"),
+    ] {
+        std::fs::write(path.join(format!("{module}.py")), text).unwrap();
+    }
+    std::fs::write(path.join("packages.py"), packages::PROGRAM).unwrap();
+    path
+}
+
+fn entry(module: &str, fallback: Option<&str>) -> Value {
+    json!({
+        "name": module, "module": module, "imports": [], "at_least": "2.3.2", "below": "3",
+        "install": format!("pip install {module}==2.3.2.post1"), "why": "M blocks", "fallback": fallback,
+    })
+}
+
+fn checked(folder: &Path, packages: &[Value], words: &[&str]) -> (Option<i32>, String) {
+    let table = json!({ "path": [], "files": [], "packages": packages });
+    std::fs::write(folder.join("packages.json"), table.to_string()).unwrap();
+    let output = Command::new("python3")
+        .arg(folder.join("packages.py"))
+        .args(words)
+        .env("PYTHONPATH", folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env_remove("SHARDWRIGHT_PACKAGES")
+        .output()
+        .unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn what_is_there_and_new_enough_passes() {
+    let folder = modules("packages-whole");
+    let (code, said) = checked(&folder, &[entry("sw_new", None), entry("sw_vendored", None)], &[]);
+    assert_eq!((code, said.as_str()), (Some(0), "packages: sw_new 2.3.2.post1+cu13, sw_vendored version unknown\n"));
+}
+
+#[test]
+fn everything_that_is_wrong_is_named_at_once() {
+    let folder = modules("packages-wrong");
+    let all = ["sw_new", "sw_old", "sw_broken", "sw_missing"].map(|name| entry(name, None));
+    let (code, said) = checked(&folder, &all, &[]);
+    assert_eq!(code, Some(1));
+    for line in [
+        "packages: sw_old 2.3.1, needed >= 2.3.2, < 3 for M blocks\n  pip install sw_old==2.3.2.post1\n",
+        "packages: sw_broken does not import: OSError: libcudart.so.13: cannot open, needed",
+        "packages: sw_missing not installed, needed >= 2.3.2, < 3 for M blocks\n",
+        "packages: 3 of 4 are not as this launch needs them, by ",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+}
+
+#[test]
+fn what_has_a_fallback_is_a_note() {
+    let folder = modules("packages-note");
+    let (code, said) = checked(&folder, &[entry("sw_missing", Some("runs without"))], &[]);
+    assert_eq!(code, Some(0));
+    assert!(said.starts_with("packages: sw_missing not installed: runs without\n"), "{said}");
+}
+
+#[test]
+fn answers_are_json_for_preflight_and_nothing_is_imported() {
+    let folder = modules("packages-json");
+    let all = [entry("sw_broken", None), entry("sw_missing", None)];
+    let (code, said) = checked(&folder, &all, &["--quick", "--json"]);
+    let found: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((code, &found[0]["state"], &found[1]["state"]), (Some(0), &"ok".into(), &"missing".into()));
+}
