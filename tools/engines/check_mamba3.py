@@ -54,8 +54,9 @@ def weights() -> dict[str, torch.Tensor]:
         "out_proj.weight": (HIDDEN, inner),
     }
     named = {path: drawn(path, shape, number) for number, (path, shape) in enumerate(shapes.items())}
-    # Rates far enough below zero that the floor under decays is reached.
-    named["in_proj.weight"].split(SEGMENTS)[SEGMENT_NAMES.index("A")].mul_(6)
+    # Rates so far below zero that some decays are at the floor, and steps of the usual size.
+    named["in_proj.weight"].split(SEGMENTS)[SEGMENT_NAMES.index("A")].mul_(3)
+    named["dt_bias"] -= 2
     return named
 
 

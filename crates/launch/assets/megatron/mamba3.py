@@ -154,11 +154,11 @@ class Mamba3Mixer(MegatronModule):
         angles = self.angles(hidden_states)
         packed, _ = self.in_proj(hidden_states)
         inner, shared = self.heads * self.width, self.groups * self.state
-        # Copies, laid out by sequence as the kernel wants them: a view would keep the whole projection for backward.
-        z, x, b, c, rates, trap = (
-            part.transpose(0, 1).contiguous()
-            for part in packed.split([inner, inner, shared, shared, 2 * self.heads, self.heads], -1)
-        )
+        z, x, b, c, rates, trap = packed.split([inner, inner, shared, shared, 2 * self.heads, self.heads], -1)
+        # Copies, laid out as the kernels want them: a view would keep the whole projection for backward.
+        z, x, b, c = (part.transpose(0, 1).contiguous() for part in (z, x, b, c))
+        rates = rates.permute(1, 2, 0).to(torch.float32, memory_format=torch.contiguous_format)
+        trap = trap.permute(1, 2, 0).contiguous()
         del packed
         dt, decay = self.steps(rates)
         y = mamba3_scan.scan(
@@ -169,7 +169,7 @@ class Mamba3Mixer(MegatronModule):
                 z=z.unflatten(-1, (self.heads, self.width)),
                 decay=decay,
                 dt=dt,
-                trap=trap.transpose(1, 2).contiguous(),
+                trap=trap,
                 c_bias=self.C_bias[:, 0].float(),
                 b_bias=self.B_bias[:, 0].float(),
                 d=self.D.float(),
@@ -188,11 +188,11 @@ class Mamba3Mixer(MegatronModule):
             raw = gather_from_sequence_parallel_region(raw, tensor_parallel_output_grad=True, group=self.tp_group)
         elif self.is_split:
             raw = copy_to_tensor_model_parallel_region(raw, self.tp_group)
-        return raw.transpose(0, 1)
+        return raw.transpose(0, 1).contiguous()
 
     def steps(self, rates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Steps, and logarithms of decays over them, [batch, heads, sequence] in fp32."""
-        dt, a = rates.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format).chunk(2, 1)
+        dt, a = rates.chunk(2, 1)
         dt = F.softplus(dt + self.dt_bias.float()[:, None])
         return dt, (-F.softplus(a)).clamp(max=-A_FLOOR) * dt
 
