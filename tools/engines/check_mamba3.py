@@ -56,7 +56,7 @@ def weights() -> dict[str, torch.Tensor]:
     named = {path: drawn(path, shape, number) for number, (path, shape) in enumerate(shapes.items())}
     # Rates so far below zero that some decays are at the floor, and steps of the usual size.
     named["in_proj.weight"].split(SEGMENTS)[SEGMENT_NAMES.index("A")].mul_(3)
-    named["dt_bias"] -= 2
+    named["dt_bias"] -= 3
     return named
 
 
@@ -190,7 +190,21 @@ class Rank:
         if self.settings.get("saves"):
             self.save(folder)
         is_decaying = {name: not getattr(p, "_no_weight_decay", False) for name, p in self.mixer.named_parameters()}
-        return {**self.outcome(), "is_decaying": is_decaying, "pickled": self.pickled()}
+        return {**self.outcome(), "is_decaying": is_decaying, "pickled": self.pickled(), "refused": self.refused()}
+
+    def refused(self) -> list[str]:
+        """What the mixer says of layouts that it does not run."""
+        from types import SimpleNamespace
+
+        from shardwright_megatron import mamba3
+
+        said = []
+        for cp, fp8, tp in [(2, None, 1), (1, None, 3), (1, "hybrid", 1)]:
+            try:
+                mamba3.check(SimpleNamespace(context_parallel_size=cp, fp8=fp8), SIZES, tp)
+            except ValueError as refusal:
+                said.append(str(refusal))
+        return said
 
     def pickled(self) -> list[str]:
         """The sizes of a layer's spec that went through a pickle."""
@@ -303,6 +317,9 @@ def check_megatron(checks: Checks, wanted: dict[str, torch.Tensor]) -> None:
     plain = [name for name, decays in one["is_decaying"].items() if not decays]
     checks.tell("without weight decay", sorted(plain) == ["D", "dt_bias"], ", ".join(plain))
     checks.tell("its spec pickles", one["pickled"] == sorted(SIZES), ", ".join(one["pickled"]))
+    words = ["context_parallel_size is 2", "not a multiple of tensor_model_parallel_size 3", "fp8 wants multiples of 16"]
+    is_refused = len(one["refused"]) == 3 and all(word in said for word, said in zip(words, one["refused"]))
+    checks.tell("refuses what it does not run", is_refused, "; ".join(one["refused"]))
     for name, two in zip(names, split, strict=True):
         checks.same(f"Megatron mixer, tp 2, {name}, as tp 1", tensors(two), tensors(one))
     checks.same("saved at tp 2, loaded at tp 1", tensors(loaded), tensors(one))

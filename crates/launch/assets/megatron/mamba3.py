@@ -230,6 +230,9 @@ def check(config: TransformerConfig, sizes: dict, tp: int) -> None:
     for key in ("heads", "groups"):
         if sizes[key] % tp:
             raise ValueError(f"{sizes[key]} Mamba-3 {key} are not a multiple of tensor_model_parallel_size {tp}")
+    rows = 2 * sizes["heads"] * sizes["head_dim"] + 2 * sizes["groups"] * sizes["state"] + 3 * sizes["heads"]
+    if config.fp8 and rows // tp % 16:
+        raise ValueError(f"fp8 wants multiples of 16 rows, and Mamba-3's input projection has {rows // tp} on a rank")
     if sizes["heads"] % sizes["groups"]:
         raise ValueError(f"{sizes['heads']} Mamba-3 heads are not a multiple of {sizes['groups']} groups")
 
