@@ -106,6 +106,33 @@ def fsdp2(x: torch.Tensor, named: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.func.functional_call(block, named, (x,))
 
 
+def scanned(scan, number: int) -> dict[str, torch.Tensor]:
+    """Output and gradients of the Megatron package's scan over made-up inputs."""
+    from shardwright_megatron import mamba3_scan
+
+    heads, width, state, groups = (SIZES[key] for key in ("heads", "head_dim", "state", "groups"))
+    shapes = {name: (BATCH, LENGTH, groups, state) for name in "cb"} | {name: (BATCH, LENGTH, heads, width) for name in "xz"}
+    shapes |= {name: (BATCH, heads, LENGTH) for name in ("decay", "dt", "trap")}
+    shapes |= {"c_bias": (heads, state), "b_bias": (heads, state), "d": (heads,), "angles": (BATCH, LENGTH, SIZES["angles"])}
+    inputs = {name: drawn(name, shape, number + at) for at, (name, shape) in enumerate(shapes.items())}
+    inputs["dt"], inputs["decay"] = inputs["dt"] + 0.6, inputs["decay"] - 0.6
+    inputs = {name: value.requires_grad_() for name, value in inputs.items()}
+    y = scan(mamba3_scan.Inputs(**inputs), SIZES["chunk"])
+    (y * weighing(y.shape)).sum().backward()
+    return {"output": y.detach(), **{name: value.grad for name, value in inputs.items()}}
+
+
+def check_kernels(checks: Checks) -> None:
+    """The package's call of the kernels, which the interpreter runs in fp32 on a CPU, against its program in torch."""
+    with tempfile.TemporaryDirectory() as folder:
+        package(folder)
+        from shardwright_megatron import mamba3_scan
+
+        wanted = scanned(mamba3_scan.scan, 200)
+        mamba3_scan.refused = lambda *_: None
+        checks.same("the kernels as the package calls them, as its chunked program", scanned(mamba3_scan.scan, 200), wanted)
+
+
 class Checks:
     def __init__(self):
         self.count = self.wrong = 0
@@ -390,6 +417,7 @@ def main() -> None:
     wanted = outcome(published, given(), weights())
     checks.same("FSDP2 block as published", outcome(fsdp2, given(), weights()), wanted)
     check_fixture(checks, published, "--write" in sys.argv)
+    check_kernels(checks)
     check_megatron(checks, wanted)
     print(f"Mamba-3: {checks.count - checks.wrong} of {checks.count} as they should be")
     sys.exit(1 if checks.wrong else 0)
