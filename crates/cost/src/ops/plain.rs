@@ -37,8 +37,8 @@ pub(super) fn mamba3(shape: Shape, m: &Mamba3, ops: &mut Vec<Op>) {
     }
     around(
         shape,
-        (70.0 * inner + 59.0 * keys + 170.0 * angles, 75.0),
-        (97.0 * inner + 190.0 * keys + 304.0 * angles, 160.0),
+        (70.0 * inner + 59.0 * keys + 202.0 * angles, 79.0),
+        (97.0 * inner + 190.0 * keys + 304.0 * angles, 163.0),
         ops,
     );
     let work = || vec![Work::Cumulative { steps: shape.layout.sequence as f64 }];

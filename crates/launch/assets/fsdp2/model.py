@@ -12,6 +12,7 @@ an operation changed here is to be changed there.
 
 from __future__ import annotations
 
+import math
 from itertools import cycle
 from typing import Iterator
 
@@ -99,8 +100,11 @@ def rotary(x: torch.Tensor, rope: dict, at: torch.Tensor | None) -> tuple[torch.
 
 
 def turn(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    """The same by angles that are learned."""
-    return turned(x, angle.cos().to(x.dtype), angle.sin().to(x.dtype))
+    """Turns neighbouring entries (2i, 2i + 1) of the last dim's first 2·angles by angles that are learned."""
+    n, cos, sin = 2 * angle.shape[-1], angle.cos(), angle.sin()
+    a, b, rest = x[..., 0:n:2], x[..., 1:n:2], x[..., n:]
+    pairs = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+    return torch.cat([pairs, rest], -1) if rest.shape[-1] else pairs
 
 
 class Attention(Block):
@@ -197,8 +201,13 @@ class Mamba2(Block):
         return times(self.leave(y), by["ssm_out"])
 
 
+# The slowest decay of Mamba-3 (`A_floor` of the published module).
+A_FLOOR = 1e-4
+
+
 class Mamba3(Block):
-    """A Mamba-3 style scan: trapezoidal steps, rotated and normalised B and C, no convolution."""
+    """Mamba-3 as published (mamba_ssm 2.3.2.post1, `modules/mamba3.py`, one input a head): trapezoidal steps, rotated and
+    normalised B and C, no convolution."""
 
     def __init__(self, m: dict):
         super().__init__(m)
@@ -219,8 +228,8 @@ class Mamba3(Block):
         z, u, b, c, dt, a, trap = self.in_proj(h).split([inner, inner, bc, bc, heads, heads, heads], -1)
         u = wide(u).unflatten(-1, (heads, self.width))
         dt, trap = F.softplus(wide(dt) + self.dt_bias), wide(trap).sigmoid()
-        decay = -dt * F.softplus(wide(a))
-        angle = (wide(self.angle_proj(h)).tanh().unsqueeze(2) * dt.unsqueeze(-1)).cumsum(1)
+        decay = -dt * F.softplus(wide(a)).clamp(min=A_FLOOR)
+        angle = ((wide(self.angle_proj(h)).tanh() * math.pi).unsqueeze(2) * dt.unsqueeze(-1)).cumsum(1)
         b = turn(self.heads_of(b, self.B_norm, self.B_bias), angle)
         c = turn(self.heads_of(c, self.C_norm, self.C_bias), angle)
         # The trapezoid weighs this step's input and the last one's.

@@ -13,6 +13,9 @@ import numpy as np
 GATED = {"swiglu": jax.nn.silu, "geglu": jax.nn.gelu}
 PLAIN = {"relu2": lambda x: jnp.square(jax.nn.relu(x)), "gelu": jax.nn.gelu, "silu": jax.nn.silu}
 
+# The slowest decay of Mamba-3.
+A_FLOOR = 1e-4
+
 
 def activate(name, x, factor=1.0):
     if name in GATED:
@@ -42,6 +45,14 @@ def turn(x, angle, amplitude=1.0):
     a, b, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
     cos, sin = jnp.cos(angle) * amplitude, jnp.sin(angle) * amplitude
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos, rest], -1)
+
+
+def turn_neighbours(x, angle):
+    """Turns neighbouring columns (2i, 2i + 1) of the first 2·angles."""
+    n, cos, sin = 2 * angle.shape[-1], jnp.cos(angle), jnp.sin(angle)
+    a, b = x[..., 0:n:2], x[..., 1:n:2]
+    pairs = jnp.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(*x.shape[:-1], n)
+    return jnp.concatenate([pairs, x[..., n:]], -1)
 
 
 def rotate(x, rope):
@@ -196,6 +207,7 @@ def mamba2(m, p, at, x):
 
 
 def mamba3(m, p, at, x):
+    """As published: mamba_ssm 2.3.2.post1, `modules/mamba3.py`, one input a head."""
     s = m["mamba"]
     heads, width, inner, bc = s["heads"], s["head_dim"], s["heads"] * s["head_dim"], s["groups"] * s["state"]
     h = norm(m, p, f"{at}.norm", x) * m["multipliers"]["ssm_in"]
@@ -203,12 +215,12 @@ def mamba3(m, p, at, x):
     z, u, b, c, dt, a, trap = jnp.split(packed, cuts([inner, inner, bc, bc, heads, heads, heads]), -1)
     u = u.reshape(*x.shape[:2], heads, width)
     dt, trap = jax.nn.softplus(dt + p[f"{at}.dt_bias"]), jax.nn.sigmoid(trap)
-    decay = jnp.exp(-dt * jax.nn.softplus(a))
-    angle = jnp.cumsum(jnp.tanh(project(p, f"{at}.angle_proj", h))[:, :, None] * dt[..., None], 1)
+    decay = jnp.exp(-dt * jnp.maximum(jax.nn.softplus(a), A_FLOOR))
+    angle = jnp.cumsum(jnp.pi * jnp.tanh(project(p, f"{at}.angle_proj", h))[:, :, None] * dt[..., None], 1)
 
     def of_heads(packed, name):
         groups = norm(m, p, f"{at}.{name}_norm", packed.reshape(*x.shape[:2], -1, s["state"]))
-        return turn(jnp.repeat(groups, heads // s["groups"], 2) + p[f"{at}.{name}_bias"][:, 0], angle)
+        return turn_neighbours(jnp.repeat(groups, heads // s["groups"], 2) + p[f"{at}.{name}_bias"][:, 0], angle)
 
     def late(t):
         return jnp.pad(t, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, :-1]

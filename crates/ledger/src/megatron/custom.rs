@@ -9,14 +9,19 @@ use recipe::kinds::m2rnn::M2rnn;
 use recipe::kinds::mamba3::Mamba3;
 use std::rc::Rc;
 
-/// `mamba_ssm/modules/mamba3.py`.
+/// `crates/launch/assets/megatron/mamba3.py`.
 pub(super) struct Mamba3Params {
-    pub norm: Norm,
+    pub dt_bias: Rc<Param>,
+    pub d: Rc<Param>,
+    pub b_bias: Rc<Param>,
+    pub c_bias: Rc<Param>,
     pub in_proj: Rc<Param>,
-    /// Biases, norms and skips by head.
-    pub small: Vec<Rc<Param>>,
+    pub angle_proj: Rc<Param>,
+    /// Of B and of C.
+    pub norms: [Rc<Param>; 2],
     pub out_proj: Rc<Param>,
-    pub mixer: Mamba3,
+    pub norm: Norm,
+    pub widths: three::Widths,
 }
 
 /// `cppmega/megatron/m2rnn_spec.py`.
@@ -46,18 +51,15 @@ pub(super) struct GatedDeltaParams {
 }
 
 pub(super) fn mamba3(c: &Config, mixer: &Mamba3, params: &mut Params) -> Mamba3Params {
+    let (heads, widths) = (mixer.heads / c.tp, three::Widths::of(c, mixer));
+    let [dt_bias, d] = [(); 2].map(|()| params.vector(heads, Origin::Fp32));
+    let [b_bias, c_bias] = [(); 2].map(|()| params.bank(heads * mixer.state, Origin::Fp32));
+    let in_proj = params.matrix(Role::Matrix, widths.packed(), c.hidden);
+    let angle_proj = params.whole_plain_matrix(mixer.angles, c.hidden);
+    let norms = [(); 2].map(|()| params.whole_vector(mixer.state));
+    let out_proj = params.matrix(Role::Matrix, c.hidden, widths.inner);
     let norm = params.block_norm(c.hidden);
-    let by_head = mixer.heads * mixer.mimo_rank;
-    let mut small = vec![params.vector(mixer.heads, Origin::Fp32)];
-    small.extend((0..2).map(|_| params.bank(by_head * mixer.state, Origin::Fp32)));
-    if mixer.mimo_rank > 1 {
-        small.extend((0..3).map(|_| params.bank(by_head * mixer.head_dim, Origin::Fp32)));
-    }
-    small.push(params.vector(mixer.heads, Origin::Fp32));
-    let in_proj = params.plain_matrix(three::width(mixer), c.hidden);
-    small.extend((0..2).map(|_| params.whole_vector(mixer.state)));
-    let out_proj = params.plain_matrix(c.hidden, mixer.inner());
-    Mamba3Params { norm, in_proj, small, out_proj, mixer: mixer.clone() }
+    Mamba3Params { dt_bias, d, b_bias, c_bias, in_proj, angle_proj, norms, out_proj, norm, widths }
 }
 
 pub(super) fn m2rnn(c: &Config, params: &mut Params) -> M2rnnParams {

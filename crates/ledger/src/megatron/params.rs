@@ -160,6 +160,12 @@ impl Params {
         self.add(Param { origin, ..param })
     }
 
+    /// The same of a projection that is not Transformer Engine's.
+    pub fn whole_plain_matrix(&mut self, rows: u64, columns: u64) -> Rc<Param> {
+        let param = self.matrix_on(Line::ReplicatedParams, Role::Matrix, rows, columns);
+        self.add(Param { is_te: false, ..param })
+    }
+
     /// A matrix of a routed expert.
     pub fn expert(&mut self, is_expert: bool, rows: u64, columns: u64) -> Rc<Param> {
         let param = self.matrix_on(Line::ExpertParams, Role::Expert, rows, columns);

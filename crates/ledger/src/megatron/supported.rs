@@ -343,7 +343,12 @@ fn refuse_split(what: &str, layout: &Layout) -> Result<(), Unmodelled> {
 pub(super) fn mamba3(recipe: &Recipe, layout: &Layout) -> Result<Option<Mamba3>, Unmodelled> {
     match &recipe.mamba {
         Some(Mamba::Three(mamba)) if recipe.uses(Mixer::Mamba) => {
-            refuse_split("mamba3", layout)?;
+            if layout.cp.splits() {
+                return refuse("mamba3 over cp", "the mixer does not hand its state over context ranks");
+            }
+            if mamba.mimo_rank > 1 {
+                return refuse("mamba3 with several inputs a head", "the mixer runs the kernels of one input a head");
+            }
             Ok(Some(mamba.clone()))
         }
         _ => Ok(None),

@@ -6,6 +6,13 @@
 //! (`rope_fraction in [0.5, 1.0]`, `num_rope_angles = split_tensor_size // 2`, `num_rope_angles > 0`). The angle projection stands
 //! apart from `in_proj` here because it cannot be split like it: one set of angles turns every
 //! head, so a rank that held a slice of them would turn its heads differently.
+//!
+//! What it computes, in every program of ours, is what mamba_ssm 2.3.2.post1 publishes for one input a
+//! head: decays are -softplus(A) and -1e-4 at most; an angle is the running sum of tanh(angle)·π·dt and
+//! turns two neighbouring columns (2i, 2i + 1) of B and C, which are normed by group and biased by head;
+//! a token's input enters with weight sigmoid(trap)·dt, and at the next token with that one's
+//! (1 - sigmoid(trap))·dt; the output is gated with SiLU(z). `tools/engines/check_mamba3.py` holds the
+//! FSDP2 program and the Megatron mixer to it, and the runtime's tests hold the runtime.
 
 use super::mamba2::read_heads;
 use super::{Bias, Emitter};

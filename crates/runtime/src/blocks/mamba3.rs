@@ -144,15 +144,10 @@ impl Mamba3 {
     }
 }
 
-/// The decay rate of a raw value, and its slope: negative, with heavy tails, at most `-FLOOR`.
+/// The decay rate of a raw value, `-softplus`, and its slope; at most `-FLOOR`, where it is flat.
 fn decay<R: Real>(x: R) -> (R, R) {
-    let (value, slope) = if x > R::ZERO {
-        (R::ONE + x, R::ONE)
-    } else {
-        let inverse = R::ONE / (R::ONE - x);
-        (inverse, inverse * inverse)
-    };
-    if value < R::of(FLOOR) { (-R::of(FLOOR), R::ZERO) } else { (-value, -slope) }
+    let value = x.softplus();
+    if value < R::of(FLOOR) { (-R::of(FLOOR), R::ZERO) } else { (-value, -x.sigmoid()) }
 }
 
 impl<R: Real> Block<R> for Mamba3 {

@@ -1,10 +1,9 @@
 //! What a runtime mode promises about the tensor axis.
 
-mod author_dp;
 mod nemo_native_sp;
 mod nemo_native_tp;
 
 use super::Rule;
 
 /// In the order their findings are listed.
-pub(super) const RULES: &[&Rule] = &[&author_dp::RULE, &nemo_native_sp::RULE, &nemo_native_tp::RULE];
+pub(super) const RULES: &[&Rule] = &[&nemo_native_sp::RULE, &nemo_native_tp::RULE];

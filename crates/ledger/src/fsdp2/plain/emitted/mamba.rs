@@ -120,6 +120,7 @@ impl Mamba {
         let dt = softplus(c, &dt, &self.dt_bias);
         let trap = map(c, &cast(c, &trap, FP32, "fp32 trapezoids"), Saves::Output, "trapezoids");
         let rate = map(c, &cast(c, &a, FP32, "fp32 rates"), Saves::Input, "decay rates");
+        let rate = map(c, &rate, Saves::Input, "floored decay rates");
         let negative = map(c, &dt, Saves::Nothing, "negative steps");
         let log = times(c, &negative, &rate, "log decays");
         drop((negative, rate));
@@ -160,7 +161,7 @@ impl Mamba {
     /// Cumulative angles by head: `tanh` of a projection, times steps.
     fn angles(&self, c: &Rc<Rank>, projection: &Linear, h: &Tensor, dt: &Tensor, angles: u64) -> Tensor {
         let raw = cast(c, &linear(c, h, projection), FP32, "fp32 angles");
-        let bent = map(c, &raw, Saves::Output, "bent angles");
+        let bent = map(c, &map(c, &raw, Saves::Output, "bent angles"), Saves::Nothing, "angle rates");
         drop(raw);
         let elements = c.config.tokens * self.sizes.heads * angles;
         let sides = [bent.elements(), dt.elements()];
@@ -201,32 +202,40 @@ impl Mamba {
         biased
     }
 
-    /// `turn` by angles that are learned: products keep both sides.
+    /// `turn` by angles that are learned: products keep both sides. Turned columns are stacked, and joined with the rest.
     fn turned(&self, c: &Rc<Rank>, x: Tensor, angle: &Tensor) -> Tensor {
         let (all, half) = (x.elements(), angle.elements());
-        let cut = |c: &Rc<Rank>| {
-            let part = x.part(half);
+        let cos = map(c, angle, Saves::Input, "cosines");
+        let sin = map(c, angle, Saves::Input, "sines");
+        let cut = |elements: u64| {
+            let part = x.part(elements);
             c.tape.record(vec![x.edge()], &[&part], Vec::new(), move |t, _, _| {
                 vec![Some(grad_of(t, all, FP32, "gradient of a slice"))]
             });
             part
         };
-        let (first, second) = (cut(c), cut(c));
-        let cos = map(c, angle, Saves::Input, "cosines");
-        let sin = map(c, angle, Saves::Input, "sines");
+        let (even, odd) = (cut(half), cut(half));
+        let rest = (all > 2 * half).then(|| cut(all - 2 * half));
         let side = |left: &Tensor, right: &Tensor| {
-            let (left, right) = (times(c, &first, left, "turned product"), times(c, &second, right, "turned product"));
+            let (left, right) = (times(c, &even, left, "turned product"), times(c, &odd, right, "turned product"));
             add(c, &left, &right)
         };
-        let (low, high) = (side(&cos, &sin), side(&sin, &cos));
-        let out = c.act_of(all, FP32, "rotated");
-        let rest = cut(c);
-        c.tape.record(vec![low.edge(), high.edge(), rest.edge()], &[&out], Vec::new(), move |_, grads, _| {
-            let part = |elements| grads[0].as_ref().map(|grad| grad.part(elements));
-            vec![part(half), part(half), part(all - 2 * half)]
-        });
-        out
+        let pairs = joined(c, [side(&cos, &sin), side(&sin, &cos)], "turned pairs");
+        match rest {
+            Some(rest) => joined(c, [pairs, rest], "rotated"),
+            None => pairs,
+        }
     }
+}
+
+/// `torch.stack` or `torch.cat` of two: a copy, whose gradient is handed on in views.
+fn joined(c: &Rank, parts: [Tensor; 2], name: &'static str) -> Tensor {
+    let sizes = parts.each_ref().map(Tensor::elements);
+    let out = c.act_of(sizes.iter().sum(), FP32, name);
+    c.tape.record(parts.iter().map(Tensor::edge).collect(), &[&out], Vec::new(), move |_, grads, _| {
+        sizes.map(|size| grads[0].as_ref().map(|grad| grad.part(size))).to_vec()
+    });
+    out
 }
 
 /// A shifted copy: `F.pad`, whose gradient is a new tensor.
