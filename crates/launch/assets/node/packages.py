@@ -66,6 +66,17 @@ def is_there(module: str) -> bool:
         return False
 
 
+def lacks(file: list[str] | None) -> str | None:
+    """In words, the file that the folder of a package does not have."""
+    if file is None:
+        return None
+    folder, name = file
+    spec = importlib.util.find_spec(folder)
+    places = list(spec.submodule_search_locations or []) if spec else []
+    has = any(os.path.exists(os.path.join(place, name)) for place in places)
+    return None if has else f"has no {folder.replace('.', '/')}/{name}"
+
+
 def check(package: dict[str, Any], is_quick: bool) -> Answer:
     """One package. What an optional one lacks is a note."""
 
@@ -85,6 +96,9 @@ def check(package: dict[str, Any], is_quick: bool) -> Answer:
                     importlib.import_module(name)
         except Exception as error:  # A package may raise anything where it does not fit torch or the driver.
             return answer("broken", f"does not import: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    lacking = lacks(package["file"])
+    if lacking:
+        return answer("broken", lacking)
     version = version_of(package, module)
     if version is None:
         return answer("ok", "version unknown")
@@ -92,7 +106,8 @@ def check(package: dict[str, Any], is_quick: bool) -> Answer:
 
 
 def answers(table: dict[str, Any], is_quick: bool) -> list[Answer]:
-    sys.path[:0] = table["path"]
+    # The engine's sources, where `launch.sh` found them.
+    sys.path[:0] = table["path"] + [folder for folder in [os.environ.get("SHARDWRIGHT_ENGINE")] if folder]
     files = [Answer(f["path"], "ok" if os.path.exists(f["path"]) else "missing", "no such file", f["why"], f["install"]) for f in table["files"]]
     return files + [check(package, is_quick) for package in table["packages"]]
 

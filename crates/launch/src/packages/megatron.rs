@@ -34,6 +34,9 @@ fn engine(job: &Job) -> Vec<Package> {
     // megatron-core's metadata: `torch>=2.6.0`.
     let torch = Package::new("torch", "Megatron-Core").since("2.6.0", "2.15.0");
     let core = Package::new("megatron-core", "the engine").module("megatron.core").since("0.19.0", "0.19.2").below("0.20");
+    // initialize.py runs `make` there and exits where it fails; the wheel on PyPI has the sources without a Makefile.
+    let core = core.file("megatron.core.datasets", "Makefile");
+    let core = core.install("install Megatron-LM's tag core_v0.19.0 from source: the wheel has no datasets/Makefile");
     let mut all = vec![torch, core];
     if job.frontend == Frontend::Bridge {
         let bridge = Package::new("megatron-bridge", "the front end").module("megatron.bridge");
@@ -68,7 +71,8 @@ fn blocks(job: &Job) -> Vec<Package> {
         let is_third = matches!(job.recipe.mamba, Some(Mamba::Three(_)));
         let mamba = match is_third {
             // 2.3.1 has no Mamba-3.
-            true => Package { why: "Mamba-3 blocks".to_string(), ..mamba.since("2.3.2", "2.3.2.post1") },
+            true => Package { why: "Mamba-3 blocks".to_string(), ..mamba.since("2.3.2", "2.3.2.post1") }
+                .or("Mamba-3 runs in products of matrices instead, many times slower than was priced"),
             false => mamba.since("2.2.0", "2.3.2.post1"),
         };
         all.push(mamba);

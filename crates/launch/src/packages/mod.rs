@@ -26,6 +26,8 @@ pub struct Package {
     pub module: &'static str,
     /// Modules in it whose import shows that its kernels are built for what is installed.
     pub imports: Vec<&'static str>,
+    /// A file that must be in the folder of a package: its name, and the file's.
+    pub file: Option<(&'static str, &'static str)>,
     /// The least version; none where any does.
     pub at_least: Option<String>,
     /// The first version that is too new.
@@ -45,6 +47,7 @@ impl Package {
             name: name.to_string(),
             module: name,
             imports: Vec::new(),
+            file: None,
             at_least: None,
             below: None,
             install: format!("pip install {name}"),
@@ -59,6 +62,10 @@ impl Package {
 
     fn imports(self, imports: &[&'static str]) -> Package {
         Package { imports: imports.to_vec(), ..self }
+    }
+
+    fn file(self, folder: &'static str, file: &'static str) -> Package {
+        Package { file: Some((folder, file)), ..self }
     }
 
     /// At least one version; pip is given another where that is the one that was tried.
@@ -116,8 +123,9 @@ pub fn of(job: &Job, emission: &Emission) -> Vec<Package> {
 
 /// Scripts of the engine that the launch starts.
 fn files_of(job: &Job, emission: &Emission) -> Vec<Needed> {
-    let root = job.policy.job.engine_root.trim_end_matches('/');
-    let script = emission.entry.first().filter(|word| word.starts_with(&format!("{root}/")));
+    let is_below = |root: &str, word: &str| word.starts_with(&format!("{}/", root.trim_end_matches('/')));
+    let root = job.policy.job.engine_root.as_deref();
+    let script = emission.entry.first().filter(|word| root.is_some_and(|root| is_below(root, word)));
     let version = crate::record::version(job).unwrap_or("the engine");
     let needed = |path: &String| Needed {
         path: path.clone(),

@@ -36,9 +36,9 @@ pub fn node(scheduler: Scheduler, job: &Job, emission: &Emission) -> String {
     out += &python(emission.starter);
     out += &summary::begin(job);
     out += &room(job);
+    out += &emission.checkout.map_or(String::new(), find);
     out += PACKAGES;
     out += &same_identity(job);
-    out += &emission.checkout.map_or(String::new(), find);
     let restarts = restarts(scheduler, job, emission.starter);
     out += &start(job, emission, restarts);
     out += &summary::run(restarts > 0);
