@@ -226,6 +226,8 @@ fn scan(c: &Rank, params: &Mamba3Params, inputs: [Tensor; 8], s: Sizes) -> Tenso
     if let Some((states, sums, ungated)) = first {
         saved.extend([states, ungated]);
         saved.extend(sums);
+        // Empty tensors in place of states at either end and of borders of sequences.
+        saved.extend((0..5).map(|_| c.act_of(1, FP32, "placeholder")));
     }
     let copies = c.config.micro_batch > 1;
     c.tape.record(edges, &[&out], saved, move |t, _, _saved| backward(t, s, copies, widths));
