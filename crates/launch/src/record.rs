@@ -195,7 +195,7 @@ pub fn files(job: &Job, emission: &Emission, scheduler: Scheduler, predicted: &P
         "mode": emission.mode.map(|m| m.name()), "frontend": job.frontend.name(), "scheduler": scheduler.name(),
         "command": command(scheduler, job), "topology": lanes::topology(job.cluster, job.layout),
         "memory": predicted.memory, "step": predicted.step, "case": predicted.case, "seams": emission.seams,
-        "unfilled_seams": job.unfilled_seams(), "packages": packages(job.case).iter().map(|(name, _)| name).collect::<Vec<_>>(),
+        "unfilled_seams": job.unfilled(emission.seams.iter()), "packages": packages(job.case).iter().map(|(name, _)| name).collect::<Vec<_>>(),
         "overlay": overlay(job.case, &emission.environment), "pins": job.policy.pins,
         "versions": { "shardwright": env!("CARGO_PKG_VERSION"), "engine": version(job) },
         "sha256": hashes,

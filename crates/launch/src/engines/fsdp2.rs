@@ -23,7 +23,7 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 26] = [
+const ASSETS: [(&str, &str); 27] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
@@ -33,6 +33,7 @@ const ASSETS: [(&str, &str); 26] = [
     ("mhc.py", include_str!("../../assets/fsdp2/mhc.py")),
     ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
+    ("recurrence.py", include_str!("../../assets/fsdp2/recurrence.py")),
     ("walk.py", include_str!("../../assets/fsdp2/walk.py")),
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
     ("optim.py", include_str!("../../assets/fsdp2/optim.py")),
