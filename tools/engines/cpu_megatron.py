@@ -76,6 +76,9 @@ class Generators:
 
 def pretend():
     """Puts a device that is the CPU in cuda's place."""
+    # It lists what it finds in torch when it is imported, and one stand-in for two functions confuses it.
+    import torch._dynamo
+
     cuda, none = torch.cuda, lambda *args, **kwargs: None
     for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "manual_seed", "manual_seed_all"):
         setattr(cuda, name, none)

@@ -122,20 +122,19 @@ def steps_backward(
             olds, added, stays = olds + (state,), added + (fresh,), stays + (stay,)
             keys, values = keys + (key,), values + (value,)
             state = fresh + stay * (state - fresh)
-        for turn in tl.static_range(EVERY):
-            s: tl.constexpr = EVERY - 1 - turn
-            at = tl.minimum(start + s, length - 1)
-            beyond = start + s - at
+        for turn in tl.static_range(EVERY - 1, -1, -1):
+            at = tl.minimum(start + turn, length - 1)
+            beyond = start + turn - at
             here_k, here_v = i + beyond * K < K, j + beyond * V < V
             asked = tl.load(q + at * q_t, here_k, 0.0).to(tl.float32)
             came = tl.load(grad + at * out_t, here_v, 0.0).to(tl.float32)
-            old, fresh, stay = olds[s], added[s], stays[s]
+            old, fresh, stay = olds[turn], added[turn], stays[turn]
             to_state += asked[:, None] * came[None, :]
             inner = (1.0 - stay) * to_state * (1.0 - fresh * fresh)
             tl.store(to_q + at * step_k, tl.sum(state * came[None, :], 1), here_k)
             tl.store(to_keep + at * step_one + j, tl.sum(tl.sum(to_state * (old - fresh), 1), 0), j + beyond < 1)
-            tl.store(to_k + at * step_k, tl.sum(inner * values[s][None, :], 1), here_k)
-            tl.store(to_v + at * out_t, tl.sum(inner * keys[s][:, None], 0), here_v)
+            tl.store(to_k + at * step_k, tl.sum(inner * values[turn][None, :], 1), here_k)
+            tl.store(to_v + at * out_t, tl.sum(inner * keys[turn][:, None], 0), here_v)
             to_square = tl.dot(tl.trans(old), inner, to_square, input_precision=PRECISION)
             to_state = tl.dot(inner, across, stay * to_state, input_precision=PRECISION)
             state = old
