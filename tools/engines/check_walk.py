@@ -2,8 +2,8 @@
 
     check_walk.py FOLDER
 
-FOLDER holds `scans.py` and `walk.py`. A scan over few chunks, and over chunks of chunks, is held to one position after the
-other in fp64; the recurrence's kernels, which only a GPU runs, to the loops of `scans.py` under Triton's interpreter.
+FOLDER holds `scans.py`, `recurrence.py` and `walk.py`. A scan over few chunks, and over chunks of chunks, is held to one position after the
+other in fp64; the recurrence's kernels, which only a GPU runs, to the loops of `recurrence.py` under Triton's interpreter.
 """
 
 import os
@@ -39,27 +39,51 @@ def scanned(length, chunk):
     return furthest([ours, *torch.autograd.grad(ours, inputs, grad)], [theirs, *torch.autograd.grad(theirs, inputs, grad)])
 
 
-def walked(batch, length, heads, key, value):
+def walked(batch, length, heads, shared, key, value, time, every, way):
+    import recurrence
     import walk
 
-    # Values are columns of what a convolution leaves: time lies innermost.
+    # Values are columns of what a convolution leaves: time lies innermost, or the batch does.
     v = torch.randn(batch, heads * value + 5, length).transpose(1, 2)[..., : heads * value].unflatten(-1, (heads, value))
     keep, weight = torch.rand(batch, length, heads), 0.3 * torch.randn(heads, value, value)
-    q, k = (torch.randn(batch, length, heads, key) for _ in range(2))
-    inputs = [t.requires_grad_() for t in (keep, q, k, v, weight)]
-    theirs = scans.Recurrence.apply(*inputs)
+    q, k = (torch.randn(batch, length, shared, key) for _ in range(2))
+    if time == 0:
+        keep, q, k, v = (t.transpose(0, 1) for t in (keep, q, k, v))
+    bare = [t.detach() for t in (keep, q, k, v, weight)]
+    theirs, theirs_kept = recurrence.forward(*bare, time, every)
     grad = torch.randn_like(theirs)
-    bare = [t.detach() for t in inputs]
-    ours, states = walk.forward(*bare)
-    return furthest([ours, *walk.backward((*bare, states), grad)], [theirs, *torch.autograd.grad(theirs, inputs, grad)])
+    ours, kept = walk.forward(*bare, time, every, way)
+    made = walk.backward((*bare, kept), grad, time, every, way)
+    return furthest([ours, *made], [theirs, *recurrence.backward((*bare, theirs_kept), grad, time, every)])
+
+
+def differentiated(time, every):
+    """The loops themselves, held to torch's own gradient in fp64."""
+    import recurrence
+
+    wide = {"dtype": torch.float64}
+    shape = (2, 7) if time == 1 else (7, 2)
+    keep, weight = torch.rand(*shape, 4, **wide), 0.3 * torch.randn(4, 3, 3, **wide)
+    q, k, v = (torch.randn(*shape, heads, columns, **wide) for heads, columns in ((2, 5), (2, 5), (4, 3)))
+    inputs = [t.requires_grad_() for t in (keep, q, k, v, weight)]
+    return torch.autograd.gradcheck(lambda *given: recurrence.Recurrence.apply(*given, time, every), inputs)
 
 
 def main():
     torch.manual_seed(0)
     off = {f"scan of {length} in {chunk}": scanned(length, chunk) for length, chunk in ((7, 64), (200, 8), (640, 8), (600, 4))}
     wrong = [name for name, by in off.items() if by > 1e-11]
-    sizes = ((2, 9, 3, 16, 16), (1, 5, 2, 24, 8), (2, 6, 1, 64, 16))
+    import walk
+
+    sizes = (
+        (2, 9, 3, 3, 16, 16, 1, 1, walk.Way(64, 1, "ieee")),
+        (1, 5, 2, 1, 24, 8, 0, 2, walk.Way(16, 1, "ieee")),
+        (2, 6, 4, 2, 64, 16, 0, 4, walk.Way(32, 1, "ieee")),
+        (2, 11, 2, 1, 40, 16, 1, 8, None),
+        (2, 6, 1, 1, 64, 16, 1, 1, None),
+    )
     steps = {f"walk of {size}": walked(*size) for size in sizes}
+    wrong += [f"loops of {way}" for way in ((0, 1), (0, 3), (1, 1), (1, 4)) if not differentiated(*way)]
     wrong += [name for name, by in steps.items() if by > 1e-4]
     for name, by in {**off, **steps}.items():
         print(f"{name}: {by:.1e}")

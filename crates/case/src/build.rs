@@ -444,6 +444,7 @@ pub fn as_seam(finding: &Finding) -> Seam {
         wanted: finding.message.clone(),
         runs: "nothing built in: a patch of your own must stand here".to_string(),
         gives_up: false,
+        filled_by: None,
     }
 }
 

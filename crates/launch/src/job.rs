@@ -70,11 +70,12 @@ impl<'a> Job<'a> {
         below(&self.policy.storage.logs, &Identity::of(self).job_name)
     }
 
-    /// Seams that a patch has to keep and the policy names none for: Megatron's program stops at start, in `custom_spec.py`.
-    pub fn unfilled_seams(&self) -> Vec<&'static str> {
-        let kept = self.seams.iter().filter(|seam| !seam.gives_up).map(|seam| seam.name);
-        let is_megatron = self.case.engine() == layout::Engine::Megatron;
-        kept.filter(|name| is_megatron && !self.policy.seams.contains_key(*name)).collect()
+    /// Those of an emission's seams that neither a module of ours nor the policy's `[seams]` fills. A policy fills
+    /// Megatron's only: the other engines' programs have no patch points, and stop at start.
+    pub fn unfilled<'s>(&self, seams: impl Iterator<Item = &'s Seam>) -> Vec<&'static str> {
+        let has_patches = self.case.engine() == layout::Engine::Megatron;
+        let named = |seam: &Seam| has_patches && self.policy.seams.contains_key(seam.name);
+        seams.filter(|seam| seam.is_unfilled() && !named(seam)).map(|seam| seam.name).collect()
     }
 
     /// Whether blocks an engine does not have may be left to a patch.

@@ -49,6 +49,24 @@ pub struct Seam {
     pub runs: String,
     /// True where something is lost, false where a patch keeps it.
     pub gives_up: bool,
+    /// Our module that keeps what was wanted, of those that a Megatron launch writes; `None` where the user brings one.
+    pub filled_by: Option<&'static str>,
+}
+
+impl Seam {
+    /// Whether a module of the user's has to keep what was wanted.
+    pub fn is_unfilled(&self) -> bool {
+        !self.gives_up && self.filled_by.is_none()
+    }
+
+    /// What becomes of it, in a cell.
+    pub fn verdict(&self) -> String {
+        match (self.gives_up, self.filled_by) {
+            (true, _) => "given up".to_string(),
+            (false, Some(module)) => format!("filled by {module}"),
+            (false, None) => "needs a module you bring".to_string(),
+        }
+    }
 }
 
 /// Seams of blocks that no engine but our own programs has built in.
@@ -102,6 +120,7 @@ impl Recipe {
                 wanted: "R: M2RNN".to_string(),
                 runs: "a custom mixer, one rank a replica".to_string(),
                 gives_up: false,
+                filled_by: Some("shardwright_megatron/m2rnn.py"),
             });
         }
         if matches!(self.mamba, Some(Mamba::Three(_))) && self.has(Mixer::Mamba) {
@@ -111,6 +130,7 @@ impl Recipe {
                 wanted: "M: Mamba-3".to_string(),
                 runs: "a custom mixer, one rank a replica".to_string(),
                 gives_up: false,
+                filled_by: Some("shardwright_megatron/mamba3.py"),
             });
         }
         seams.extend(self.shared_activation_seam(false));
@@ -139,6 +159,7 @@ impl Recipe {
                 wanted: self.also_in_suffix("M: Mamba-3 (angle projection, trapezoidal step)", Mixer::Mamba),
                 runs: format!("built-in Mamba-2, {} heads × {}, state {}", mixer.heads, mixer.head_dim, mixer.state),
                 gives_up: true,
+                filled_by: None,
             });
         }
         if let (Some(_), Some(mixer)) = (&self.recurrent, &built_in)
@@ -150,6 +171,7 @@ impl Recipe {
                 wanted: self.also_in_suffix("R: M2RNN (non-linear recurrence, matrix state)", Mixer::Recurrent),
                 runs: format!("built-in Mamba-2, {} heads × {}, state {}", mixer.heads, mixer.head_dim, mixer.state),
                 gives_up: true,
+                filled_by: None,
             });
             replace(&mut native, Mixer::Recurrent, Mixer::Mamba);
             native.recurrent = None;
@@ -187,6 +209,7 @@ impl Recipe {
             wanted: format!("side channels: {}", names.join(", ")),
             runs: "custom embedding beside the token table".to_string(),
             gives_up: false,
+            filled_by: Some("shardwright_megatron/sides.py"),
         })
     }
 
@@ -205,6 +228,7 @@ impl Recipe {
                 "custom shared expert".to_string()
             },
             gives_up,
+            filled_by: (!gives_up).then_some("shardwright_megatron/shared_expert.py"),
         })
     }
 

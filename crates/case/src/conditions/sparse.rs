@@ -68,6 +68,7 @@ pub(crate) fn seam(recipe: &Recipe, layout: &Layout, options: &Options) -> Optio
         wanted: format!("fused sparse attention, which Megatron-Core's kernels decline: {wanted}"),
         runs: "custom kernels".to_string(),
         gives_up: false,
+        filled_by: None,
     })
 }
 

@@ -13,7 +13,7 @@ use crate::table::{Table, heading, wrap};
 use case::asked::EngineChoice;
 use case::{Asked, Case, Purpose, Seams, Terms, offer_seams};
 use cost::{Step, Unpriced};
-use diag::{Blame, Finding, quote, refuses};
+use diag::{Blame, Finding, Severity, quote, refuses};
 use launch::fields::{self, Accounted, Told};
 use launch::header::{Header, choices};
 use launch::identity::Identity;
@@ -41,7 +41,10 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     let Attempt { case, policy, mut emission, mut findings } = attempt;
     let job = Job { attempt: args.attempt.as_deref(), ..Job::new(&case, &policy, args.frontend) };
     findings.extend(notes(args));
-    findings.extend(unfilled(&job));
+    match unfilled(&job, &emission) {
+        Some(finding) if !args.allow_seams => return Err(vec![finding].into()),
+        finding => findings.extend(finding.map(|finding| Finding { severity: Severity::Note, ..finding })),
+    }
     findings.extend(schedulers::unused(args.scheduler, &policy));
     allowed(&case, &args.work.of_an_answer(), 1)?;
     let (memory, step) = (price(&case, args), cost::step(&case));
@@ -167,13 +170,18 @@ fn notes(args: &LaunchArgs) -> Vec<Finding> {
 }
 
 /// A launch that will not start as it is written.
-fn unfilled(job: &Job) -> Option<Finding> {
-    let names = job.unfilled_seams();
-    let message = format!(
-        "the program stops at start (NotImplementedError in custom_spec.py) until the policy's [seams] names a module:function for {}",
-        names.join(", ")
-    );
-    (!names.is_empty()).then(|| Finding::note("launch/seams", Blame::Missing, "seams", message))
+fn unfilled(job: &Job, emission: &Emission) -> Option<Finding> {
+    let names = job.unfilled(emission.seams.iter());
+    if names.is_empty() {
+        return None;
+    }
+    let message = format!("the program stops at start: it needs a module you bring for {}", names.join(", "));
+    let fill = match job.case.engine() {
+        Engine::Megatron => "name a `module:function` in the policy's [seams]",
+        _ => "its model has no such block: put one of your own in its place, under the plan's tensor paths",
+    };
+    let finding = Finding::error("launch/seams", Blame::Missing, "seams", message);
+    Some(finding.hint(format!("{fill}; --allow-seams writes the launch all the same")))
 }
 
 /// The memory verdict of the plan.

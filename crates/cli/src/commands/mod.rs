@@ -145,8 +145,7 @@ fn seams_text(seams: &[Seam]) -> String {
     let mut table = Table::new(&["seam", "layers", "the recipe says", "what runs", ""]).spare(&[&[1]]);
     for seam in seams {
         let layers = recipe::megatron::numbers(&seam.layers);
-        let verdict = if seam.gives_up { "given up" } else { "kept, custom" };
-        table.row([seam.name, &shorten(&layers, 24), &seam.wanted, &seam.runs, verdict]);
+        table.row([seam.name, &shorten(&layers, 24), &seam.wanted, &seam.runs, &seam.verdict()]);
     }
     heading("Seams of the mode") + &table.render()
 }

@@ -25,7 +25,8 @@ from depths import Depth
 from engram import Engram
 from mhc import Around, Collapse, spread
 from moe import Moe
-from scans import Recurrence, scan
+from recurrence import Recurrence
+from scans import scan
 
 
 class GateNorm(nn.Module):

@@ -302,7 +302,7 @@ fn module(job: &Job, shape: Shape, list: &[Argument], mut tables: Map<String, Va
     out += &megatron::seam_comments(job);
     for (name, value) in [
         ("FORM", json!(form)),
-        ("CUSTOM_SPEC", if is_custom { json!("custom_spec") } else { Value::Null }),
+        ("CUSTOM_SPEC", if is_custom { json!(megatron::SPEC_MODULE) } else { Value::Null }),
         ("OPTIMIZER_NAME", json!(if muon { "muon" } else { "adam" })),
         ("MODEL", model),
         ("OPTIMIZER", optimizer),

@@ -33,6 +33,7 @@ const ASSETS: [(&str, &str); 27] = [
     ("mhc.py", include_str!("../../assets/fsdp2/mhc.py")),
     ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
+    ("recurrence.py", include_str!("../../assets/fsdp2/recurrence.py")),
     ("walk.py", include_str!("../../assets/fsdp2/walk.py")),
     ("parallelize.py", include_str!("../../assets/fsdp2/parallelize.py")),
     ("optim.py", include_str!("../../assets/fsdp2/optim.py")),

@@ -60,7 +60,7 @@ const BIASES: &str = "biases are the whole model's: `--disable-bias-linear`, ref
 const BUILT_IN: &str = "the built-in mixer is one way only, refused where the recipe differs";
 const ONE_ACTIVATION: &str =
     "one activation for the whole model: `--swiglu`, `--squared-relu`, `--quick-geglu` or none";
-const SPEC: &str = "a patch point of custom_spec.py";
+const SPEC: &str = "`blocks.json` of the package that is written with the launch";
 
 const MEGATRON: Table = &[
     ("depth", Said(&["--num-layers", "--hybrid-layer-pattern"])),

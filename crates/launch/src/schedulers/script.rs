@@ -17,8 +17,8 @@ pub fn node(scheduler: Scheduler, job: &Job, emission: &Emission) -> String {
     let words = format!("# {} on {} (lane {})", job.source.name.terminal(), emission.engine, emission.lane);
     out += &(quote::comment(&words) + "\n");
     for seam in &emission.seams {
-        let gives_up = if seam.gives_up { "given up" } else { "kept by a patch" };
-        let text = format!("# seam {} ({gives_up}): the recipe says {}; runs: {}", seam.name, seam.wanted, seam.runs);
+        let verdict = seam.verdict();
+        let text = format!("# seam {} ({verdict}): the recipe says {}; runs: {}", seam.name, seam.wanted, seam.runs);
         out += &(quote::comment(&text) + "\n");
     }
     out += "set -euo pipefail\n";

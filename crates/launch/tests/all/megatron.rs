@@ -166,11 +166,22 @@ fn nam56r_author_dp_names_its_patch_points() {
     let patches: Vec<&str> = emission.of_kind(Kind::RuntimePatch).map(|a| a.flag.as_str()).collect();
     assert_eq!(patches, ["--spec"], "plain flags are none");
     assert!(emission.of_kind(Kind::Mode).any(|argument| argument.flag == "--hybrid-layer-pattern"));
-    let spec = &emission.files[0];
-    assert_eq!(spec.path, "custom_spec.py");
-    for name in ["recurrent-mixer", "mamba3-mixer", "shared-expert-activation"] {
-        assert!(spec.contents.contains(&format!("# seam {name}")) && spec.contents.contains(&format!("(\"{name}\"")));
+    let spec = emission.arguments.iter().find(|argument| argument.flag == "--spec").unwrap();
+    assert_eq!(spec.values, ["shardwright_megatron.spec", "hybrid_stack_spec"]);
+    let written = |path: &str| emission.files.iter().find(|file| file.path == format!("shardwright_megatron/{path}"));
+    for seam in emission.seams.iter().filter(|seam| seam.name != "mamba3-mixer") {
+        let module = seam.filled_by.and_then(|path| path.strip_prefix("shardwright_megatron/")).unwrap();
+        assert!(written(module).is_some(), "{}: {module}", seam.name);
     }
+    let blocks: serde_json::Value = serde_json::from_str(&written("blocks.json").unwrap().contents).unwrap();
+    let layers = |kind: &str| blocks[kind]["layers"].as_array().unwrap().iter().map(|l| l.as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!(layers("m2rnn"), [11, 23, 35, 47]);
+    let pattern = emission.arguments.iter().find(|a| a.flag == "--hybrid-layer-pattern").unwrap().values[0].replace('|', "");
+    let mut mamba: Vec<u64> = layers("mamba3").into_iter().chain(layers("m2rnn")).collect();
+    mamba.sort();
+    let behind_m: Vec<u64> = pattern.match_indices('M').map(|(place, _)| place as u64).collect();
+    assert_eq!(mamba, behind_m);
+    assert_eq!((&blocks["unfilled"], &blocks["patches"]), (&serde_json::json!([]), &serde_json::json!([])));
     assert!(emission.arguments.iter().any(|a| a.flag == "--tensor-model-parallel-size" && a.values == ["1"]));
     assert!(!emission.arguments.iter().any(|a| a.flag == "--sequence-parallel"));
 }

@@ -20,6 +20,7 @@ use recipe::Seam;
 
 pub use depth::Shape;
 pub use model::{GLU_BLOCK, fuses_experts};
+pub use spec::{MODULE as SPEC_MODULE, files as package};
 
 /// Writes a job down for Megatron-LM's own scripts.
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
@@ -36,7 +37,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         arguments,
         on_command_line: true,
         environment: environment(job),
-        files: spec::file(job).into_iter().collect(),
+        files: spec::files(job),
         seams: job.seams.iter().cloned().map(behind_m).collect(),
     })
 }
@@ -51,9 +52,9 @@ fn checkout(script: &'static str) -> Checkout {
     }
 }
 
-/// Custom mixers stand where the pattern says `M`.
+/// Custom mixers that are kept run where the pattern says `M`.
 fn behind_m(seam: Seam) -> Seam {
-    if !recipe::CUSTOM_MIXERS.contains(&seam.name) {
+    if seam.gives_up || !recipe::CUSTOM_MIXERS.contains(&seam.name) {
         return seam;
     }
     Seam { runs: "custom mixer behind the `M` symbol, one rank a replica".to_string(), ..seam }

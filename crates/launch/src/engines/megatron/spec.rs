@@ -1,18 +1,41 @@
-//! The custom layer spec: Megatron's built-in stack with the places a mode or a person keeps for
-//! mixers of their own. Each place is a seam; what stands there is named in the policy, and a
-//! place without a name stops the run at import, before any device is touched.
+//! The package `shardwright_megatron`: blocks that Megatron-Core has none of, written beside the arguments with only
+//! the modules a job needs. `blocks.json` says which layers are which and how wide; the policy's `[seams]` name
+//! patches that run after ours. A seam that neither fills stops the run at import, before any device is touched.
 
 use super::super::list::List;
-use super::seam_comments;
 use crate::emission::{File, Kind};
 use crate::job::Job;
-use diag::quote;
-use recipe::Seam;
+use crate::tree;
+use recipe::kinds::mamba::Mamba;
+use recipe::kinds::side::SideEmbedding;
+use recipe::{Layer, Mixer, Seam};
+use serde_json::{Value, json};
 
-/// The module the custom spec is written as.
-const MODULE: &str = "custom_spec";
+/// The package, which `launch.sh` puts on Python's path with the launch directory.
+pub const PACKAGE: &str = "shardwright_megatron";
+
+/// The module that builds the stack.
+pub const MODULE: &str = "shardwright_megatron.spec";
 
 const BUILT_IN: &str = "megatron.core.models.hybrid.hybrid_layer_specs";
+
+macro_rules! asset {
+    ($path:literal) => {
+        include_str!(concat!("../../../assets/", $path))
+    };
+}
+
+/// Files of the package, and the seam that needs each; every package has those without one.
+const MODULES: &[(&str, &str, Option<&str>)] = &[
+    ("__init__.py", asset!("megatron/__init__.py"), None),
+    ("spec.py", asset!("megatron/spec.py"), None),
+    ("chosen.py", asset!("megatron/chosen.py"), None),
+    ("m2rnn.py", asset!("megatron/m2rnn.py"), Some("recurrent-mixer")),
+    // One recurrence for this package and the FSDP2 program.
+    ("recurrence.py", asset!("fsdp2/recurrence.py"), Some("recurrent-mixer")),
+    ("walk.py", asset!("fsdp2/walk.py"), Some("recurrent-mixer")),
+    ("shared_expert.py", asset!("megatron/shared_expert.py"), Some("shared-expert-activation")),
+];
 
 /// Seams that a patch keeps, as opposed to what a built-in block replaced.
 fn kept<'a>(job: &'a Job) -> impl Iterator<Item = &'a Seam> {
@@ -24,10 +47,10 @@ pub fn is_needed(job: &Job) -> bool {
     kept(job).next().is_some()
 }
 
-/// Adds `--spec`: the built-in stack, or the one with patch points.
+/// Adds `--spec`: the built-in stack, or the one with our modules.
 pub fn argument(job: &Job, list: &mut List) {
     if is_needed(job) {
-        let why = "the built-in stack with a patch point for every seam that is kept";
+        let why = "the built-in stack with our modules where the recipe has blocks of its own";
         list.many(Kind::RuntimePatch, "--spec", [MODULE, "hybrid_stack_spec"], "seams", why);
     } else {
         let why = "the engine's own blocks";
@@ -35,53 +58,92 @@ pub fn argument(job: &Job, list: &mut List) {
     }
 }
 
-/// The module, when it is needed.
-pub fn file(job: &Job) -> Option<File> {
+/// The package, when it is needed.
+pub fn files(job: &Job) -> Vec<File> {
     if !is_needed(job) {
-        return None;
+        return Vec::new();
     }
-    let seams: String = kept(job)
-        .map(|seam| {
-            let target = job.policy.seams.get(seam.name).map_or("None".to_string(), |t| quote::python(t));
-            let layers: Vec<String> = seam.layers.iter().map(usize::to_string).collect();
-            format!("    ({}, ({}), {target}),\n", quote::python(seam.name), tuple(&layers))
-        })
-        .collect();
-    let text = format!(
-        r#""""Megatron's built-in hybrid stack with a patch point for every seam that is kept.
-
-Each seam names a function `patch(spec, layers)` that returns a spec with its own modules at those
-layers (counted from zero; none means all): a new one by `dataclasses.replace`, since the built-in
-holds functions that cannot be copied. A seam without one stops the run here.
-"""
-{comments}
-import importlib
-
-from {BUILT_IN} import hybrid_stack_spec as built_in
-
-# (seam, layers, "module:function")
-SEAMS = (
-{seams})
-
-
-def patched(spec):
-    missing = [name for name, _, target in SEAMS if target is None]
-    if missing:
-        raise NotImplementedError(f"no implementation is named in the policy's [seams] for: {{', '.join(missing)}}")
-    for name, layers, target in SEAMS:
-        module, _, function = target.partition(":")
-        spec = getattr(importlib.import_module(module), function)(spec, layers)
-    return spec
-
-
-hybrid_stack_spec = patched(built_in)
-"#,
-        comments = seam_comments(job)
-    );
-    Some(File::new(format!("{MODULE}.py"), text))
+    let has = |name: &str| kept(job).any(|seam| seam.name == name);
+    let modules = MODULES.iter().filter(|(.., seam)| seam.is_none_or(has));
+    let written = modules.map(|(name, text, _)| File::new(format!("{PACKAGE}/{name}"), *text));
+    let blocks = File::new(format!("{PACKAGE}/blocks.json"), tree::json(&blocks(job)));
+    written.chain([blocks]).collect()
 }
 
-/// Members of a Python tuple.
-fn tuple(members: &[String]) -> String {
-    if members.len() == 1 { format!("{},", members[0]) } else { members.join(", ") }
+/// What `spec.py` reads.
+fn blocks(job: &Job) -> Value {
+    let recipe = job.recipe;
+    let (eps, features) = (recipe.norm_eps, &recipe.features);
+    let has = |name: &str| kept(job).any(|seam| seam.name == name);
+    let mamba3 = match &recipe.mamba {
+        Some(Mamba::Three(m)) if has("mamba3-mixer") => json!({
+            "layers": places(job, Mixer::Mamba), "mtp_layers": suffix_places(job, Mixer::Mamba),
+            "heads": m.heads, "head_dim": m.head_dim, "state": m.state, "groups": m.groups, "angles": m.angles,
+            "chunk": m.chunk, "norm_eps": eps,
+        }),
+        _ => Value::Null,
+    };
+    let m2rnn = recipe.recurrent.as_ref().filter(|_| has("recurrent-mixer")).map(|r| {
+        json!({
+            "layers": places(job, Mixer::Recurrent), "mtp_layers": suffix_places(job, Mixer::Recurrent),
+            "heads": r.heads, "qk_heads": r.qk_heads, "key_dim": r.key_dim, "value_dim": r.value_dim,
+            "conv": r.conv, "conv_bias": r.conv_bias, "norm_eps": eps,
+        })
+    });
+    let shared = recipe.moe.as_ref().and_then(|moe| moe.shared.as_ref());
+    let shared = shared.filter(|_| has("shared-expert-activation"));
+    json!({
+        "mamba3": mamba3,
+        "m2rnn": m2rnn,
+        "shared_expert": shared.map(|s| json!({"ffn": s.ffn, "activation": s.activation.name()})),
+        "ngram_hash": features.ngram_hash.as_ref().and_then(|s| s.active()).map(side),
+        "structure": features.structure.as_ref().and_then(|s| s.active()).map(side),
+        "patches": kept(job).filter_map(|seam| patch(job, seam)).collect::<Vec<_>>(),
+        "unfilled": job.unfilled(kept(job)),
+    })
+}
+
+fn side(side: &SideEmbedding) -> Value {
+    json!({
+        "rows": side.rows, "dim": side.dim, "tables": side.tables, "scales": side.scales, "stage": side.stage.name(),
+    })
+}
+
+/// The policy's own patch of a seam.
+fn patch(job: &Job, seam: &Seam) -> Option<Value> {
+    let function = job.policy.seams.get(seam.name)?;
+    Some(json!({"seam": seam.name, "layers": symbols_of(job, &seam.layers), "function": function}))
+}
+
+/// The first symbol of every layer: a layer is as many symbols as it has blocks.
+fn first_symbols(layers: &[Layer]) -> Vec<usize> {
+    let mut next = 0;
+    let first = |layer: &Layer| {
+        let first = next;
+        next += layer.mixers().count();
+        first
+    };
+    layers.iter().map(first).collect()
+}
+
+/// Layers of the recipe as symbols of Megatron's pattern.
+fn symbols_of(job: &Job, layers: &[usize]) -> Vec<usize> {
+    let first = first_symbols(&job.recipe.layers);
+    let of = |&layer: &usize| first[layer]..first[layer] + job.recipe.layers[layer].mixers().count();
+    layers.iter().flat_map(of).collect()
+}
+
+fn of_kind(layers: &[Layer], wanted: Mixer) -> Vec<usize> {
+    let mixers = layers.iter().flat_map(Layer::mixers).enumerate();
+    mixers.filter(|(_, mixer)| *mixer == wanted).map(|(place, _)| place).collect()
+}
+
+/// Where a mixer is in the pattern, from zero.
+fn places(job: &Job, mixer: Mixer) -> Vec<usize> {
+    of_kind(&job.recipe.layers, mixer)
+}
+
+/// Where a mixer is in a prediction depth, which Megatron numbers from its own start.
+fn suffix_places(job: &Job, mixer: Mixer) -> Vec<usize> {
+    job.recipe.features.mtp().map_or(Vec::new(), |mtp| of_kind(std::slice::from_ref(&mtp.layer), mixer))
 }
