@@ -215,6 +215,54 @@ def group(work: str, folder: str, tp: int):
         sys.exit(f"a process of tp {tp} failed")
 
 
+# A small hybrid with experts, one prediction depth, and M2RNN behind two of three `M` and in the depth.
+PATTERN, LAYERS = "*E-M*M/M-", {"layers": [3, 5], "mtp_layers": [0]}
+TRAINER = """--spec shardwright_megatron.spec hybrid_stack_spec --hidden-size 16 --normalization RMSNorm --ffn-hidden-size 32
+--squared-relu --num-attention-heads 4 --position-embedding-type rope --max-position-embeddings 32 --disable-bias-linear
+--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 8 --moe-shared-expert-intermediate-size 12 --mamba-num-heads 4
+--mamba-head-dim 8 --mamba-state-dim 8 --mamba-num-groups 2 --vocab-size 128 --make-vocab-size-divisible-by 64
+--untie-embeddings-and-output-weights --micro-batch-size 1 --global-batch-size 2 --seq-length 32 --tokenizer-type NullTokenizer
+--mock-data --split 100,0,0 --lr 0.001 --eval-iters 0 --eval-interval 1000 --save-interval 2 --ckpt-format torch_dist
+--log-interval 1 --no-create-attention-mask-in-dataloader --transformer-impl local --no-gradient-accumulation-fusion
+--no-persist-layer-norm --no-rope-fusion --no-masked-softmax-fusion --num-workers 0 --distributed-backend gloo""".split()
+
+
+def trained(work: str, lm: str):
+    """Megatron's own trainer: two steps and a save; the same weights on two ranks by tp, and by stages, all recomputed.
+    The optimizer's state is left: without Apex its loading asserts (`distrib_optimizer.py`)."""
+    blocks = {"m2rnn": {**LAYERS, **SIZES}, "shared_expert": EXPERT}
+    package(pathlib.Path(work, "trained"), blocks)
+    save, again = f"{work}/kept", ["--load", f"{work}/kept", "--no-load-optim", "--no-load-rng", "--train-iters", "4"]
+    first = started(work, lm, 1, ["--use-distributed-optimizer", "--hybrid-layer-pattern", PATTERN, "--train-iters", "2", "--save", save])
+    split = ["--tensor-model-parallel-size", "2", "--sequence-parallel", "--hybrid-layer-pattern", PATTERN]
+    on_ranks = started(work, lm, 2, [*split, *again])
+    full = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
+    staged = ["--pipeline-model-parallel-size", "2", "--hybrid-layer-pattern", "*E|-M|*|M/M-", *full]
+    on_stages = started(work, lm, 2, [*staged, *again])
+    # Adam's moments are not loaded and the data go on, so that a loss is near and no more.
+    if any(abs(loss[0] - first[1]) > 0.1 for loss in (on_ranks, on_stages)):
+        sys.exit(f"what was saved is not what was loaded: {first}, then {on_ranks} and {on_stages}")
+
+
+def started(work: str, lm: str, world: int, arguments: list[str]) -> list[float]:
+    """Losses of two steps."""
+    common = {**os.environ, "PYTHONPATH": f"{work}/trained", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    common |= {"MASTER_PORT": "29620", "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    command = [sys.executable, "-W", "ignore", str(TOOLS / "cpu_megatron.py"), f"{lm}/pretrain_hybrid.py", *TRAINER]
+    log = pathlib.Path(work, "log")
+    with log.open("w") as out:
+        ranks = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+        running = [subprocess.Popen([*command, *arguments], env=e, stdout=out, stderr=subprocess.STDOUT) for e in ranks]
+        codes = [process.wait() for process in running]
+    lines = log.read_text().splitlines()
+    steps = [line.split("lm loss:")[1].split()[0] for line in lines if "lm loss:" in line]
+    if any(codes) or len(steps) != 2 or "nan" in " ".join(steps).lower():
+        print("\n".join(line for line in lines if "RNG state" not in line)[-4000:])
+        sys.exit(f"the trainer did not take two steps: exits {codes}, losses {steps}")
+    print(f"trained on {world}: {' '.join(arguments[:5])} …: losses {steps}", flush=True)
+    return [float(step) for step in steps]
+
+
 def main():
     if "--child" in sys.argv:
         work, folder, tp, rank = sys.argv[sys.argv.index("--child") + 1 :]
@@ -225,6 +273,8 @@ def main():
         folder.mkdir()
         group(work, str(folder), 2)
         group(work, str(folder), 1)
+        if len(sys.argv) > 2:
+            trained(work, sys.argv[2])
 
 
 if __name__ == "__main__":

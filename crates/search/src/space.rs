@@ -294,8 +294,9 @@ impl<'a> Space<'a> {
         };
         let tp = match (pinned.tp, mode) {
             (Some(tp), _) => vec![tp],
-            // A machine smaller than the mode is used to runs it all the same, with the rule's warning.
-            (None, Some(mode)) => vec![mode.tensor_parallel().min(self.world)],
+            // A mode that was typed runs on fewer ranks than it is pinned to, with the rule's warning.
+            (None, Some(mode)) if pinned.mode == Some(mode) => vec![mode.tensor_parallel().min(self.world)],
+            (None, Some(mode)) => vec![mode.tensor_parallel()],
             (None, None) => all.iter().copied().filter(|tp| *tp <= most_tp).collect(),
         };
         let has_experts = recipe.uses(Mixer::Moe);

@@ -110,7 +110,7 @@ def steps_backward(
         block = (row * 0 + blocks - 1 - back).to(tl.int64)
         start = block * EVERY
         state = tl.load(kept + block * slot, in_cells, 0.0)
-        olds, added, stays, keys, values = (), (), (), (), ()
+        olds, added, stays = (), (), ()
         for s in tl.static_range(EVERY):
             at = tl.minimum(start + s, length - 1)
             # Behind the last step a column's number is beyond the last column.
@@ -120,7 +120,6 @@ def steps_backward(
             value = tl.load(v + at * v_t, j + beyond * V < V, 0.0).to(tl.float32)
             fresh = rounded(state, square, key, value, PRECISION)
             olds, added, stays = olds + (state,), added + (fresh,), stays + (stay,)
-            keys, values = keys + (key,), values + (value,)
             state = fresh + stay * (state - fresh)
         for turn in tl.static_range(EVERY - 1, -1, -1):
             at = tl.minimum(start + turn, length - 1)
@@ -128,13 +127,16 @@ def steps_backward(
             here_k, here_v = i + beyond * K < K, j + beyond * V < V
             asked = tl.load(q + at * q_t, here_k, 0.0).to(tl.float32)
             came = tl.load(grad + at * out_t, here_v, 0.0).to(tl.float32)
+            # Asked for again, because registers are what is scarce.
+            key = tl.load(k + at * k_t, here_k, 0.0).to(tl.float32)
+            value = tl.load(v + at * v_t, here_v, 0.0).to(tl.float32)
             old, fresh, stay = olds[turn], added[turn], stays[turn]
             to_state += asked[:, None] * came[None, :]
             inner = (1.0 - stay) * to_state * (1.0 - fresh * fresh)
             tl.store(to_q + at * step_k, tl.sum(state * came[None, :], 1), here_k)
             tl.store(to_keep + at * step_one + j, tl.sum(tl.sum(to_state * (old - fresh), 1), 0), j + beyond < 1)
-            tl.store(to_k + at * step_k, tl.sum(inner * values[turn][None, :], 1), here_k)
-            tl.store(to_v + at * out_t, tl.sum(inner * keys[turn][:, None], 0), here_v)
+            tl.store(to_k + at * step_k, tl.sum(inner * value[None, :], 1), here_k)
+            tl.store(to_v + at * out_t, tl.sum(inner * key[:, None], 0), here_v)
             to_square = tl.dot(tl.trans(old), inner, to_square, input_precision=PRECISION)
             to_state = tl.dot(inner, across, stay * to_state, input_precision=PRECISION)
             state = old
