@@ -231,7 +231,7 @@ impl Ledger {
         match self {
             Ledger::Megatron(options) => options.gradients,
             Ledger::Fsdp2(options) => options.reduce_dtype,
-            Ledger::Deepspeed(_) => Dtype::Bf16,
+            Ledger::Deepspeed(options) => options.gradients,
             Ledger::Nanotron(_) | Ledger::Shardwright(_) => Dtype::Fp32,
         }
     }

@@ -3,7 +3,6 @@ initial weights that every program of this project gives the same paths."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, ContextManager
 
 import deepspeed
@@ -40,7 +39,7 @@ def build(plan: Plan, config: dict[str, Any], device: torch.device) -> nn.Module
     usual = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with place(config, dtype, device):
+        with place(config, device):
             module = make()
     finally:
         torch.set_default_dtype(usual)
@@ -52,13 +51,12 @@ def build(plan: Plan, config: dict[str, Any], device: torch.device) -> nn.Module
     return module
 
 
-def place(config: dict[str, Any], dtype: torch.dtype, device: torch.device) -> ContextManager:
-    """Where parameters are made: under ZeRO 3 each is shared out as soon as its module is there."""
+def place(config: dict[str, Any], device: torch.device) -> ContextManager:
+    """Where parameters are made: under ZeRO 3 each is shared out as soon as its module is there. The format is the
+    configuration's: 0.19.8 takes another one than the one it is given (`_set_dtype`)."""
     if config["zero_optimization"]["stage"] == 3:
-        return deepspeed.zero.Init(config_dict_or_path=config, dtype=dtype)
-    stack = contextlib.ExitStack()
-    stack.enter_context(device)
-    return stack
+        return deepspeed.zero.Init(config_dict_or_path=config)
+    return device
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: [(&str, &str); 26] = [
+pub(super) const ASSETS: [(&str, &str); 28] = [
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
@@ -49,6 +49,8 @@ const ASSETS: [(&str, &str); 26] = [
     ("data.py", include_str!("../../assets/fsdp2/data.py")),
     ("folder.py", include_str!("../../assets/fsdp2/folder.py")),
     ("checkpoint.py", include_str!("../../assets/fsdp2/checkpoint.py")),
+    ("report.py", include_str!("../../assets/fsdp2/report.py")),
+    ("loop.py", include_str!("../../assets/fsdp2/loop.py")),
     ("train.py", include_str!("../../assets/fsdp2/train.py")),
 ];
 
@@ -70,11 +72,11 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         starter: Starter::Torchrun,
         rule: "fsdp2/reference-model",
         data: plan,
-        assets: &ASSETS,
+        assets: ASSETS.to_vec(),
         arguments,
     };
     let mut emission = program.emission(job)?;
-    emission.files.push(requirements(job));
+    emission.files.push(listed(job, &needed(&job.case.options)));
     Ok(emission)
 }
 
@@ -107,7 +109,8 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
     findings
 }
 
-fn plan(job: &Job, table: &OwnershipTable) -> Value {
+/// `sharding.json`: the model, how it is held, and how it is trained.
+pub(super) fn plan(job: &Job, table: &OwnershipTable) -> Value {
     let (recipe, layout, options) = (job.recipe, job.layout, &job.case.options);
     let chunks: Vec<Vec<usize>> = table.stages.chunks.iter().map(|c| c.layers.clone().collect()).collect();
     let has_experts = recipe.uses(Mixer::Moe);
@@ -176,7 +179,8 @@ fn teacher(job: &Job) -> Option<Value> {
 }
 
 /// Packages that the program loads, each with the version it was measured with on an H200 or, where none was, ran with.
-const LIBRARIES: [(&str, &str, &str); 8] = [
+const LIBRARIES: [(&str, &str, &str); 9] = [
+    ("deepspeed", "0.19.8", "ran"),
     ("torch", "2.11.0", "measured"),
     ("numpy", "2.5.4", "ran"),
     ("bitsandbytes", "0.50.2", "measured"),
@@ -206,8 +210,8 @@ fn needed(options: &Options) -> Vec<&'static str> {
     all.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, name)| name).collect()
 }
 
-/// The packages in pip's words: the policy's pins, and else the versions that are known to do.
-fn requirements(job: &Job) -> File {
+/// Packages in pip's words: the policy's pins, and else the versions that are known to do.
+pub(super) fn listed(job: &Job, names: &[&str]) -> File {
     let line = |name: &str| {
         let (_, version, how) = LIBRARIES.iter().find(|(known, ..)| *known == name)?;
         Some(match job.policy.pins.get(name) {
@@ -215,7 +219,7 @@ fn requirements(job: &Job) -> File {
             None => format!("{name}=={version}  # {how}\n"),
         })
     };
-    let lines: String = needed(&job.case.options).into_iter().filter_map(line).collect();
+    let lines: String = names.iter().copied().filter_map(line).collect();
     File::new("requirements.txt", format!("# What train.py loads: pip install -r requirements.txt\n{lines}"))
 }
 
