@@ -16,7 +16,7 @@ use layout::widths::{Unaligned, unaligned};
 use layout::{Engine, Layout, Recompute, ZeroStage};
 use recipe::kinds::attention::AttentionKind;
 use recipe::kinds::mamba::Mamba;
-use recipe::{Layer, Mixer, Optimizer, Recipe};
+use recipe::{Dtype, Layer, Mixer, Optimizer, Recipe};
 
 /// Every condition that is not met; those about devices where it is known on which the job runs.
 pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&Cluster>) -> Vec<Finding> {
@@ -34,7 +34,11 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&Cl
             found.extend(graphs(recipe, layout, options));
             found
         }
-        Some(Engine::Deepspeed) => offload(layout, options),
+        Some(Engine::Deepspeed) => {
+            let mut found = accumulate(layout, options);
+            found.extend(offload(layout, options));
+            found
+        }
         Some(Engine::Fsdp2) => ways(recipe, layout, options),
         _ => Vec::new(),
     }
@@ -452,6 +456,18 @@ fn is_transformer(layer: &Layer) -> bool {
     layer.blocks.len() == 2 && matches!(mixers[..], [Mixer::Attention, Mixer::Mlp | Mixer::Moe])
 }
 
+/// Gradients accumulated in fp32 beside bf16 weights (DeepSpeed 0.19.8, `_do_optimizer_sanity_check` of
+/// `runtime/engine.py`): ZeRO 1 takes `BF16_Optimizer`, ZeRO 2 and 3 their own; without ZeRO there is none.
+fn accumulate(layout: &Layout, options: &Options) -> Vec<Finding> {
+    let wide = options.state.gradients;
+    if layout.zero != ZeroStage::Zero || wide == Dtype::Bf16 {
+        return Vec::new();
+    }
+    let message = format!("without ZeRO, DeepSpeed accumulates gradients in the weights' bf16, and they are {wide}");
+    let finding = refuse("deepspeed/accumulate", "zero", &message).quote("unsupported mix of");
+    vec![finding.fix("zero", vec![1, 2, 3]).hint("--zero 1 (on one replica it shares nothing out), or --gradients bf16")]
+}
+
 /// State and weights off the device (DeepSpeed 0.19.8, `runtime/zero/offload_config.py`).
 fn offload(layout: &Layout, options: &Options) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -610,11 +626,20 @@ mod tests {
     }
 
     #[test]
+    fn deepspeed_accumulates_in_fp32_under_zero_alone() {
+        let job = |words: &str| format!("llama3-8b --engine deepspeed {words}");
+        one(&job("--zero 0"), "deepspeed/accumulate", "zero");
+        for words in ["--zero 0 --gradients bf16", "--zero 1", "--zero 2", "--zero 3"] {
+            assert_eq!(refused(&job(words)), [], "{words}");
+        }
+    }
+
+    #[test]
     fn deepspeed_offloads_what_zero_shares_out() {
         let job = |words: &str| format!("llama3-8b --engine deepspeed {words}");
         let rule = "deepspeed/offload";
         assert_eq!(refused(&job("--zero 3 --offload-optimizer 1 --offload-params --offload-nvme /mnt/nvme")), []);
-        one(&job("--zero 0 --offload-optimizer 1"), rule, "zero");
+        one(&job("--zero 0 --gradients bf16 --offload-optimizer 1"), rule, "zero");
         one(&job("--zero 2 --offload-params"), rule, "zero");
         one(&job("--zero 3 --offload-optimizer 0.5"), rule, "offload-optimizer");
         one(&job("--zero 2 --offload-optimizer 1 --offload-nvme /mnt/nvme"), rule, "zero");

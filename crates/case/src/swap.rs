@@ -25,6 +25,8 @@ const BF16: u64 = 2;
 pub struct Swapped {
     /// Its part of all weights.
     pub elements: u64,
+    /// Bytes of an accumulated gradient.
+    pub gradient: u64,
     /// The largest sub-group that is stepped at once.
     pub group: u64,
     /// The part of a weight that is largest.
@@ -67,7 +69,8 @@ impl Swapped {
         }
         let weights = options.offload_params;
         let away = if weights { on_drive(elements, options.zero.sub_group) } else { 0 };
-        Some(Swapped { elements, group, part, state: options.offload > 0.0, weights, on_drive: away })
+        let gradient = options.state.gradients.bits() / 8;
+        Some(Swapped { elements, gradient, group, part, state: options.offload > 0.0, weights, on_drive: away })
     }
 
     /// Elements of a buffer that weights are swapped through.
@@ -75,11 +78,11 @@ impl Swapped {
         self.part.max(WEIGHT_BUFFER)
     }
 
-    /// Bytes in host memory: buffers, gradients in bf16 until the step, weights that stay, and a sub-group of weights on
+    /// Bytes in host memory: buffers, gradients until the step, weights that stay, and a sub-group of weights on
     /// its way out.
     pub fn host_bytes(&self) -> u64 {
         let state = match self.state {
-            true => STATE_BUFFERS * self.group * FP32 + self.elements * BF16,
+            true => STATE_BUFFERS * self.group * FP32 + self.elements * self.gradient,
             false => 0,
         };
         let weights = match self.weights {

@@ -204,16 +204,11 @@ pub fn check(job: &Job, asked: Option<&Lane>) -> Vec<Finding> {
     findings
 }
 
-/// What the reader must bring: data for the emitted programs of native PyTorch and XLA, which draw tokens
-/// without it; a program for DeepSpeed, which has none of its own.
+/// What the reader must bring: data for the emitted programs, which draw tokens without it.
 fn own_program(job: &Job, engine: Engine, findings: &mut Vec<Finding>) {
     match engine {
         Engine::Fsdp2 | Engine::XlaSpmd => own_data(&job.policy.data.paths, findings),
-        Engine::Deepspeed if job.policy.job.script.is_none() => {
-            let message = "DeepSpeed wraps a model that a script of yours builds, and none is named: `train.py` is not in the directory";
-            let finding = Finding::warning("lane/own-script", Blame::Engine, "job.script", message);
-            findings.push(finding.hint("name it in the policy's [job] script"));
-        }
+        Engine::Deepspeed if job.policy.job.script.is_none() => own_data(&job.policy.data.paths, findings),
         _ => {}
     }
 }

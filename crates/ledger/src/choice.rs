@@ -102,7 +102,11 @@ impl Ledger {
                 let what = other_block(recipe).unwrap_or_default();
                 Err(Unmodelled::new(what, "torchtitan's decoder, which `launch` fills in, has none"))
             }
-            Some(Engine::Torchtitan) => Ok(Ledger::Fsdp2(Fsdp2Options::of(layout).with_options(options)?)),
+            Some(Engine::Torchtitan) => {
+                // `compile.components` is `model` and `loss` unless others are named.
+                let told = Fsdp2Options::of(layout).with_options(options)?;
+                Ok(Ledger::Fsdp2(Fsdp2Options { compile_loss: told.compile, ..told }))
+            }
             Some(Engine::Deepspeed) => Ok(Ledger::Deepspeed(DeepspeedOptions::from_options(layout, options)?)),
             Some(Engine::Nanotron) => {
                 let engine = match layout.schedule {
@@ -231,7 +235,7 @@ impl Ledger {
         match self {
             Ledger::Megatron(options) => options.gradients,
             Ledger::Fsdp2(options) => options.reduce_dtype,
-            Ledger::Deepspeed(_) => Dtype::Bf16,
+            Ledger::Deepspeed(options) => options.gradients,
             Ledger::Nanotron(_) | Ledger::Shardwright(_) => Dtype::Fp32,
         }
     }

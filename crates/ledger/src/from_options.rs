@@ -150,8 +150,9 @@ pub(crate) fn formats(recipe: &Recipe, asked: &Options, engine: Engine) -> Resul
         let why = format!("{}'s ledger replays them in fp32 only", engine.name());
         return Err(Unmodelled::new(format!("{what} in {format}"), why));
     }
-    // DeepSpeed's gradients are priced in bf16 whatever is said, which `fit` lists.
-    if state.gradients != Dtype::Fp32 && engine != Engine::Deepspeed {
+    // DeepSpeed's gradients are priced in bf16 and in fp32.
+    let is_narrow = engine == Engine::Deepspeed && state.gradients == Dtype::Bf16;
+    if state.gradients != Dtype::Fp32 && !is_narrow {
         let why = format!("{}'s ledger replays them in fp32 only", engine.name());
         return Err(Unmodelled::new(format!("gradients in {}", state.gradients), why));
     }
@@ -230,6 +231,7 @@ impl DeepspeedOptions {
             max_live_parameters: sizes.max_live_parameters,
             max_reuse_distance: sizes.max_reuse_distance,
             sub_group_size: sizes.sub_group,
+            gradients: asked.state.gradients,
             offload_optimizer,
             offload_param: asked.offload_params.then_some(Offload::DEFAULT),
             on_nvme: asked.on_nvme,

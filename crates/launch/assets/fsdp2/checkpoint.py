@@ -8,7 +8,6 @@ goes through the host on its own, after the step: what a step needs at most on a
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any
 
@@ -21,18 +20,13 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 import folder as folders
+from collectives import on_hosts
 from folder import CheckpointError
 from parallelize import Parallel
 from pieces import Held, Piece, held, named
 from stepped import Average
 
 Tensors = dict[str, Held]
-
-
-@functools.cache
-def on_hosts() -> dist.ProcessGroup:
-    """All ranks by gloo: plans are gathered on one rank, and that is no work for its device's memory."""
-    return dist.new_group(backend="gloo")
 
 
 def save(where: str, run: Parallel, optimizers: list, record: dict[str, Any], keep: int | None, average: Average | None) -> str:

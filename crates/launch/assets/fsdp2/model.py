@@ -362,7 +362,7 @@ class SharedBlock(nn.Module):
         q, k, v = (own.changed(name, part(x), x) for name, part in (("q", self.q), ("k", self.k), ("v", self.v)))
         q, k, v = (t.unflatten(-1, (-1, self.width)) for t in (q, k, v))
         if self.rope is not None:
-            table = rotary(q, self.rope)
+            table = rotary(q, self.rope, None)
             q, k = _Rotate.apply(q, *table), _Rotate.apply(k, *table)
         x = self.mlp_norm(self.out(self.core(q, k, v)))
         return self.fc2(activate(self.activation, own.changed("fc1", self.fc1(x), x)))
@@ -377,7 +377,9 @@ class Shared(nn.Module):
         # In a list, so that the block's weights are not this layer's.
         self.block = [block]
         for name in self.adapted:
-            rows, columns = getattr(block, name).weight.shape
+            weight = getattr(block, name).weight
+            # DeepSpeed's ZeRO 3 leaves the shape of a tensor that is shared out here.
+            rows, columns = getattr(weight, "ds_shape", weight.shape)
             self.add_module(f"{name}_down", Weight(s["rank"], columns))
             self.add_module(f"{name}_up", Weight(rows, s["rank"]))
         self.join = Weight(m["hidden"], m["hidden"])

@@ -6,20 +6,13 @@ steps, at the end and on SIGTERM (then it exits with 143), and reads the data th
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import signal
-import sys
-import time
-
 import torch
 import torch.distributed as dist
 
 import checkpoint
 import collectives as c
 import folder as folders
-import lines
+import loop
 import plan as plans
 from clip import Clip
 from data import Stream
@@ -168,6 +161,7 @@ class Trainer:
         dist.all_reduce(said)
         loss, asked = said.tolist()
         self.is_ending = asked > 0
+        # Read behind the loss, which the host waits for in any case.
         self.norm = None if norm is None else float(norm)
         return loss
 
@@ -201,16 +195,6 @@ class Trainer:
         self.schedule.step(*inputs)
         return torch.zeros((), device=self.device)
 
-    def peaks(self) -> list[lines.Peak]:
-        """The most that torch's allocator held on any rank since the start; every rank calls it. Nothing on CPU."""
-        if self.device.type != "cuda":
-            return []
-        mine = [torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)]
-        held = torch.tensor(mine, device=self.device)
-        of_all = held.new_empty(dist.get_world_size() * len(mine))
-        dist.all_gather_into_tensor(of_all, held)
-        by_rank = [tuple(row) for row in of_all.view(-1, len(mine)).tolist()]
-        return lines.fullest(by_rank, ("max_allocated", "max_reserved"))
 
     def save(self, where: str, step: int) -> str:
         """Writes a checkpoint of the run after `step` steps; every rank calls it."""
@@ -229,70 +213,13 @@ class Trainer:
         return loaded["step"]
 
 
-def start(device: str) -> torch.device:
-    """Joins the process group torchrun describes."""
-    if device == "cpu":
-        dist.init_process_group("gloo")
-        return torch.device("cpu")
-    local = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(local)
-    dist.init_process_group("nccl", device_id=local)
-    return local
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--plan", required=True)
-    parser.add_argument("--steps", type=int, help="end after this step, which changes no learning rate (default: the plan's)")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--checkpoints", help="folder that all ranks share (default: the plan's)")
-    parser.add_argument("--load", default="latest", help="latest, none, or the directory of a checkpoint")
-    parser.add_argument("--data-position", type=int, help="sequences to skip, where the data changed since the checkpoint")
-    parser.add_argument("--losses", help="file for the losses, written by rank 0 as JSON")
-    arguments = parser.parse_args()
+    arguments = loop.parser(__doc__).parse_args()
     plan = plans.load(arguments.plan)
-    device = start(arguments.device)
-    if dist.get_world_size() != plan.world:
-        raise plans.PlanError(f"the plan is for {plan.world} ranks and {dist.get_world_size()} were started")
+    device = loop.start(arguments.device)
+    loop.check_world(plan)
     torch.set_default_dtype(torch.promote_types(torch.float32, DTYPES[plan.precision["main"]]))
-    trainer = Trainer(plan, device)
-    signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "is_asked_to_end", True))
-    losses, is_done = train(trainer, arguments)
-    if dist.get_rank() == 0 and arguments.losses:
-        with open(arguments.losses, "w", encoding="utf-8") as file:
-            json.dump(losses, file)
-    dist.destroy_process_group()
-    sys.exit(0 if is_done else 128 + signal.SIGTERM)
-
-
-def train(trainer: Trainer, arguments: argparse.Namespace) -> tuple[list[float], bool]:
-    """From the newest checkpoint on: the losses of the steps that ran here, and whether the last one did."""
-    run, losses = trainer.plan.run, []
-    where, steps = arguments.checkpoints or run["checkpoints"], arguments.steps or run["steps"]
-    say = print if dist.get_rank() == 0 else lambda *_, **__: None
-    # One rank looks: another might see the folder as it was a moment ago.
-    seen = [folders.find(where, arguments.load) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(seen, group=checkpoint.on_hosts())
-    (found,) = seen
-    device = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
-    say(lines.start({"torch": torch.__version__}, dist.get_world_size(), device), flush=True)
-    done = trainer.load(found, arguments.data_position) if found else 0
-    trainer.position = trainer.position if found else arguments.data_position or 0
-    say(f"{f'goes on from {found}' if found else f'no checkpoint in {where} yet'}: step {done} of {steps}", flush=True)
-    for step in range(done, steps):
-        began = time.monotonic()
-        losses.append(trainer.step(step))
-        took = time.monotonic() - began
-        if (step + 1) % run["log_every"] == 0:
-            say(lines.step(step + 1, losses[-1], took, trainer.tokens, trainer.norm, trainer.peaks()), flush=True)
-        if (step + 1) % run["save_every"] == 0 or step + 1 == steps or trainer.is_ending:
-            began = time.monotonic()
-            saved = trainer.save(where, step + 1)
-            say(f"saved {saved} in {time.monotonic() - began:.3f} seconds", flush=True)
-        if trainer.is_ending and step + 1 < steps:
-            say("asked to end", flush=True)
-            return losses, False
-    return losses, True
+    loop.finish(Trainer(plan, device), arguments)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
-//! DeepSpeed 0.19.8: its JSON, and the line that starts a training script with it. DeepSpeed wraps
-//! a model that the script builds, so it has no words for the model; recurrent blocks pass through.
+//! DeepSpeed 0.19.8: its JSON, and the program that is started with it: ours, or a training script that the policy
+//! names, which builds a model of its own.
+
+mod program;
+
+pub(super) use program::is_own;
 
 use super::list::List;
 use super::{lane_of, storage_environment};
@@ -10,7 +14,7 @@ use crate::tree;
 use case::swap::{self, Swapped};
 use case::words;
 use diag::{Blame, Finding};
-use layout::{Engine, Recompute, Schedule, ZeroStage};
+use layout::{Engine, Recompute, ZeroStage};
 use recipe::kinds::attention::QkNorm;
 use recipe::kinds::moe::ScoreFunction;
 use recipe::{Dtype, Mixer, Optimizer, Recipe};
@@ -20,7 +24,7 @@ const FILE: &str = "ds_config.json";
 /// Writes a job down for DeepSpeed.
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     let mut list = List::default();
-    let mut findings = Vec::new();
+    let mut findings = if is_own(job) { program::refusals(job) } else { Vec::new() };
     batch(job, &mut list);
     formats(job, &mut list, &mut findings);
     zero(job, &mut list);
@@ -30,12 +34,13 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     if !findings.is_empty() {
         return Err(findings);
     }
-    let json = tree::json(&tree::nested(&list.arguments));
-    let script = job.policy.job.script.clone().unwrap_or_else(|| "train.py".to_string());
-    let mut entry = vec![script, "--deepspeed".to_string(), "--deepspeed_config".to_string(), FILE.to_string()];
-    if job.layout.recompute != Recompute::None {
-        entry.push("--gradient-checkpointing".to_string());
-    }
+    let file = File::new(FILE, tree::json(&tree::nested(&list.arguments)));
+    let Some(script) = job.policy.job.script.clone() else {
+        let emission = program::emission(job, file)?;
+        return Ok(Emission { arguments: list.arguments, on_command_line: false, ..emission });
+    };
+    // What `deepspeed.add_config_arguments` knows.
+    let entry = vec![script, "--deepspeed".to_string(), "--deepspeed_config".to_string(), FILE.to_string()];
     Ok(Emission {
         engine: Engine::Deepspeed,
         lane: lane_of(job),
@@ -46,7 +51,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         arguments: list.arguments,
         on_command_line: false,
         environment: storage_environment(job),
-        files: vec![File::new(FILE, json)],
+        files: vec![file],
         seams: job.seams.to_vec(),
     })
 }
@@ -68,7 +73,13 @@ fn formats(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         findings.push(Finding::error("deepspeed/unsayable", Blame::Engine, "precision.weights", message));
     }
     list.set(Kind::RecipeNative, "bf16.enabled", true, "precision.weights", "weights and products");
-    let gradients = job.recipe.precision.gradients;
+    if job.layout.zero == ZeroStage::One {
+        // runtime/bf16_optimizer.py: else every gradient stays in bf16 too until the step.
+        let why = "a gradient is added to its accumulator as it arrives";
+        list.set(Kind::Policy, "bf16.immediate_grad_update", true, "memory", why);
+    }
+    // runtime/engine.py `_do_optimizer_sanity_check`: fp32 with bf16 weights under ZeRO alone ([deepspeed/accumulate]).
+    let gradients = job.case.options.state.gradients;
     list.set(Kind::RecipeNative, "data_types.grad_accum_dtype", gradients, "precision.gradients", "as accumulated");
 }
 
@@ -144,11 +155,10 @@ fn axes(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     if layout.pp.splits() {
         // runtime/pipe/module.py: the script's PipelineModule takes the number of stages.
         list.set(Kind::Layout, "pipeline.stages", layout.pp, "layout.pp", "the script's PipelineModule reads it");
-        let boundaries: Vec<usize> = job.stages.chunks.iter().skip(1).map(|c| c.layers.start).collect();
-        let cuts = serde_json::to_string(&boundaries).unwrap_or_default();
-        list.set(Kind::Layout, "pipeline.boundaries", cuts, "stages", "first layer of every stage but the first");
-        if layout.schedule == Schedule::DualPipeV {
-            list.set(Kind::Layout, "pipeline.schedule", "dualpipev", "layout.schedule", "two chunks a rank");
+        if layout.recompute == Recompute::Full {
+            // runtime/pipe/engine.py; without a pipeline the script recomputes its layers itself.
+            let key = "pipeline.activation_checkpoint_interval";
+            list.set(Kind::Layout, key, 1, "layout.recompute", "every layer computed again");
         }
     }
     if layout.ep.splits() {
@@ -213,6 +223,18 @@ fn optimizer(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         list.many(Kind::Policy, "optimizer.params.betas", betas, "policy.run", "usual for language models");
     }
     list.set(Kind::Policy, "optimizer.params.weight_decay", run.weight_decay, "policy.run.weight_decay", "decay");
+    if name == "AdamW" {
+        // DeepSpeed's FusedAdam and CPUAdam are compiled on the machine, the first with nvcc; torch's fused AdamW comes
+        // with torch, steps flat fp32 tensors in one kernel on either, and makes no temporaries.
+        for key in ["torch_adam", "fused"] {
+            list.set(Kind::Policy, &format!("optimizer.params.{key}"), true, "policy.run", "torch's own kernel");
+        }
+        list.set(Kind::Policy, "optimizer.params.eps", 1e-8, "policy.run", "AdamW's own");
+    }
+    if is_own(job) {
+        // The program sets the rate of every step.
+        return;
+    }
     let key = |name: &str| format!("scheduler.params.{name}");
     let (name, why) = match run.decay {
         Decay::Linear => ("WarmupDecayLR", "warm up, then a line"),

@@ -23,7 +23,7 @@ const SCHEMA: &str = "shardwright.fsdp2/1";
 const WRAP_ORDER: [&str; 8] = ["pp", "tp", "activation-checkpointing", "compile", "fsdp", "ep", "optimizer", "lora"];
 
 /// What is emitted beside the plan.
-const ASSETS: &[(&str, &str)] = &[
+pub(super) const ASSETS: &[(&str, &str)] = &[
     ("plan.py", include_str!("../../assets/fsdp2/plan.py")),
     ("collectives.py", include_str!("../../assets/fsdp2/collectives.py")),
     ("model.py", include_str!("../../assets/fsdp2/model.py")),
@@ -51,6 +51,7 @@ const ASSETS: &[(&str, &str)] = &[
     ("data.py", include_str!("../../assets/fsdp2/data.py")),
     ("folder.py", include_str!("../../assets/fsdp2/folder.py")),
     ("checkpoint.py", include_str!("../../assets/fsdp2/checkpoint.py")),
+    ("loop.py", include_str!("../../assets/fsdp2/loop.py")),
     ("train.py", include_str!("../../assets/fsdp2/train.py")),
 ];
 
@@ -72,11 +73,11 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         starter: Starter::Torchrun,
         rule: "fsdp2/reference-model",
         data: plan,
-        assets: &ASSETS,
+        assets: ASSETS.to_vec(),
         arguments,
     };
     let mut emission = program.emission(job)?;
-    emission.files.push(requirements(job));
+    emission.files.push(listed(job, &needed(&job.case.options)));
     Ok(emission)
 }
 
@@ -109,7 +110,8 @@ fn refusals(job: &Job, table: &OwnershipTable) -> Vec<Finding> {
     findings
 }
 
-fn plan(job: &Job, table: &OwnershipTable) -> Value {
+/// `sharding.json`: the model, how it is held, and how it is trained.
+pub(super) fn plan(job: &Job, table: &OwnershipTable) -> Value {
     let (recipe, layout, options) = (job.recipe, job.layout, &job.case.options);
     let chunks: Vec<Vec<usize>> = table.stages.chunks.iter().map(|c| c.layers.clone().collect()).collect();
     let has_experts = recipe.uses(Mixer::Moe);
@@ -178,7 +180,8 @@ fn teacher(job: &Job) -> Option<Value> {
 }
 
 /// Packages that the program loads, each with the version it was measured with on an H200 or, where none was, ran with.
-const LIBRARIES: [(&str, &str, &str); 8] = [
+const LIBRARIES: [(&str, &str, &str); 9] = [
+    ("deepspeed", "0.19.8", "ran"),
     ("torch", "2.11.0", "measured"),
     ("numpy", "2.5.4", "ran"),
     ("bitsandbytes", "0.50.2", "measured"),
@@ -214,8 +217,8 @@ pub fn libraries(job: &Job) -> Vec<(&'static str, &'static str)> {
     needed(&job.case.options).into_iter().filter_map(version).collect()
 }
 
-/// The packages in pip's words: the policy's pins, and else the versions that are known to do.
-fn requirements(job: &Job) -> File {
+/// Packages in pip's words: the policy's pins, and else the versions that are known to do.
+pub(super) fn listed(job: &Job, names: &[&str]) -> File {
     let line = |name: &str| {
         let (_, version, how) = LIBRARIES.iter().find(|(known, ..)| *known == name)?;
         Some(match job.policy.pins.get(name) {
@@ -223,7 +226,7 @@ fn requirements(job: &Job) -> File {
             None => format!("{name}=={version}  # {how}\n"),
         })
     };
-    let lines: String = needed(&job.case.options).into_iter().filter_map(line).collect();
+    let lines: String = names.iter().copied().filter_map(line).collect();
     File::new("requirements.txt", format!("# What train.py loads: pip install -r requirements.txt\n{lines}"))
 }
 

@@ -55,9 +55,11 @@ fn rates(job: &Job) -> Vec<Finding> {
     let is_bridge = engine == Engine::Megatron && job.frontend == Frontend::Bridge;
     let name = if is_bridge { "Megatron-Bridge" } else { engine.name() };
     let refuse = |rule, object: &str, message: String| Finding::error(rule, Blame::Engine, object, message);
+    // The emitted program sets the rate itself, by `schedule.py`.
+    let is_scheduler = engine == Engine::Deepspeed && !deepspeed::is_own(job);
     let known: &[Decay] = match engine {
         _ if is_bridge => &[Decay::Cosine],
-        Engine::Deepspeed => &[Decay::Cosine, Decay::Linear, Decay::Constant],
+        Engine::Deepspeed if is_scheduler => &[Decay::Cosine, Decay::Linear, Decay::Constant],
         Engine::Maxtext => &[Decay::Cosine, Decay::Constant, Decay::Wsd],
         _ => &[Decay::Cosine, Decay::Linear, Decay::Constant, Decay::Wsd],
     };
@@ -67,7 +69,7 @@ fn rates(job: &Job) -> Vec<Finding> {
         let finding = refuse("launch/decay", "policy.run.decay", format!("{name} has no decay `{}`", run.decay));
         found.push(finding.hint(format!("it has {words}")));
     }
-    if engine == Engine::Deepspeed && run.decay == Decay::Linear && run.least_learning_rate > 0.0 {
+    if is_scheduler && run.decay == Decay::Linear && run.least_learning_rate > 0.0 {
         let message = "DeepSpeed's line comes down to nothing, and a least learning rate is asked for".to_string();
         let finding = refuse("launch/decay", "policy.run.least_learning_rate", message);
         found.push(finding.hint("least_learning_rate = 0, or decay = \"cosine\""));

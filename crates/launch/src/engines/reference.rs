@@ -210,7 +210,7 @@ pub(super) struct Program {
     /// What the program reads.
     pub data: File,
     /// Files that are emitted as they are.
-    pub assets: &'static [(&'static str, &'static str)],
+    pub assets: Vec<(&'static str, &'static str)>,
     pub arguments: Vec<Argument>,
 }
 
@@ -221,7 +221,7 @@ impl Program {
         // Blocks that Megatron needs a custom mixer for are blocks of the model here.
         let kept = job.seams.iter().filter(|seam| !recipe::CUSTOM_MIXERS.contains(&seam.name)).cloned();
         let seams = kept.chain(engine_seams(job, missing)?).collect();
-        let assets = self.assets.iter().map(|(path, contents)| File::new(*path, *contents));
+        let assets = self.assets.into_iter().map(|(path, contents)| File::new(path, contents));
         Ok(Emission {
             engine: self.engine,
             lane: lane_of(job),

@@ -69,9 +69,34 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         arguments: list.arguments,
         on_command_line: false,
         environment: storage_environment(job),
-        files: vec![file],
+        files: [file].into_iter().chain(read_by_default(job)).collect(),
         seams: all,
     })
+}
+
+/// A tokenizer of bytes, and text, for a policy that names none; `launch.sh` starts in their directory.
+const TOKENIZER: &str = "./tokenizer";
+const TEXT: &str = "./text";
+
+/// Ids of the tokenizer: bytes, and where a text begins and ends.
+const BYTES: u64 = 258;
+
+/// What is read where the policy names nothing.
+fn read_by_default(job: &Job) -> Vec<File> {
+    let mut files = Vec::new();
+    if job.policy.data.tokenizer.is_none() {
+        let tokenizer = include_str!("../../assets/torchtitan/tokenizer.json");
+        files.push(File::new("tokenizer/tokenizer.json", tokenizer));
+        let config = include_str!("../../assets/torchtitan/tokenizer_config.json");
+        files.push(File::new("tokenizer/tokenizer_config.json", config));
+    }
+    if job.policy.data.paths.is_empty() {
+        let sentence = |n: u64| {
+            format!("{{\"text\": \"{n} is one less than {}; its double is {} and its square {}.\"}}\n", n + 1, 2 * n, n * n)
+        };
+        files.push(File::new("text/data.json", (0..400).map(sentence).collect::<String>()));
+    }
+    files
 }
 
 fn is_async(job: &Job) -> bool {
@@ -91,6 +116,11 @@ fn refusals(job: &Job) -> Vec<Finding> {
     if job.case.options.again == Again::ByOperator && job.layout.recompute != Recompute::None {
         let message = "it is one of FullAC and SelectiveAC, and both were asked for";
         findings.push(Finding::error("torchtitan/unsayable", Blame::Engine, "activation_checkpoint", message));
+    }
+    if job.policy.data.tokenizer.is_none() && job.recipe.vocab < BYTES {
+        let message = format!("the tokenizer that is written has {BYTES} ids, and the model knows {}", job.recipe.vocab);
+        let finding = Finding::error("torchtitan/unsayable", Blame::Engine, "policy.data.tokenizer", message);
+        findings.push(finding.hint("name a tokenizer of the model's own in the policy's [data]"));
     }
     if job.policy.data.paths.len() > 1 {
         let message = "torchtitan's text loader reads one data set, and the policy names several";
@@ -191,13 +221,12 @@ fn run(job: &Job, list: &mut List) {
     set("metrics.log_freq", json!(run.log_every), "policy.run.log_every", "steps between log lines");
     set("metrics.enable_tensorboard", json!(true), "policy.storage.logs", "below the dump folder");
     set("dump_folder", json!(job.logs()), "policy.storage.logs", "never on the root volume");
-    // hf_datasets/text_datasets.py: `c4_test` reads the texts of a local folder, and is where the path goes;
-    // its own folder and tokenizer are in the engine's sources.
-    let root = job.policy.job.engine_root.as_deref().unwrap_or("/opt/torchtitan").trim_end_matches('/');
+    // hf_datasets/text_datasets.py: `c4_test` reads the texts of a local folder, and is where the path goes. Its own
+    // folder and tokenizer are in the engine's sources alone, not in the package.
     let (dataset, path) = match data.paths.first() {
         Some(name) if !name.contains('/') => (name.as_str(), None),
         Some(path) => ("c4_test", Some(path.clone())),
-        None => ("c4_test", Some(format!("{root}/tests/assets/c4_test"))),
+        None => ("c4_test", Some(TEXT.to_string())),
     };
     set(
         "data.dataset",
@@ -205,9 +234,9 @@ fn run(job: &Job, list: &mut List) {
         "policy.data.paths",
         "a data set it knows by name, or the loader of local text",
     );
-    set("data.dataset_path", json!(path), "policy.data.paths", "the engine's test data where none is named");
-    let assets = data.tokenizer.clone().unwrap_or_else(|| format!("{root}/tests/assets/tokenizer"));
-    set("hf_assets_path", json!(assets), "policy.data.tokenizer", "the engine's test tokenizer where none is named");
+    set("data.dataset_path", json!(path), "policy.data.paths", "sentences about numbers where none is named");
+    let assets = data.tokenizer.clone().unwrap_or_else(|| TOKENIZER.to_string());
+    set("hf_assets_path", json!(assets), "policy.data.tokenizer", "a tokenizer of bytes where none is named");
     let recompute = match (job.case.options.again, &job.layout.recompute) {
         (Again::ByOperator, _) => json!("SelectiveAC"),
         (_, Recompute::Full) => json!("FullAC"),

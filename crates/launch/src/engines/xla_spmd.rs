@@ -59,7 +59,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         starter: Starter::Python,
         rule: "xla-spmd/reference-model",
         data: table,
-        assets: &ASSETS,
+        assets: ASSETS.to_vec(),
         arguments,
     };
     program.emission(job)

@@ -39,7 +39,7 @@ pub struct Accounted {
 
 /// Every field of the job's recipe, in the order recipes are written.
 pub fn account(job: &Job, emission: &Emission) -> Vec<Accounted> {
-    let rules = tables::of(emission.engine);
+    let rules = tables::of(emission);
     let one = |field: Field| {
         let told = unused(job.recipe, &field.path)
             .or_else(|| yours(emission, &field.path))
@@ -129,7 +129,7 @@ fn unused(recipe: &Recipe, path: &str) -> Option<Told> {
 
 /// Where a model of one's own was allowed to stand, it has to be the recipe's.
 fn yours(emission: &Emission, path: &str) -> Option<Told> {
-    let own = ["torchtitan/model", "fsdp2/reference-model", "xla-spmd/reference-model"];
+    let own = ["torchtitan/model", "fsdp2/reference-model", "deepspeed/reference-model", "xla-spmd/reference-model"];
     let is_yours = emission.seams.iter().any(|seam| own.contains(&seam.name));
     let is_model = !["precision", "optimizer", "not_carried"].iter().any(|table| path.starts_with(table));
     (is_yours && is_model).then_some(Told::Irrelevant("a model of your own stands here"))

@@ -1,6 +1,7 @@
 //! What engines do with fields that no argument names: one table an engine. A field that stands in none is a
 //! seam.
 
+use crate::emission::Emission;
 use layout::Engine;
 
 /// What an engine does with a field.
@@ -42,13 +43,14 @@ pub const EVERY: Table = &[
     ("recurrent.state_carry", Never("what the layout may cut; the layout says it")),
 ];
 
-/// The table of an engine.
-pub fn of(engine: Engine) -> Table {
-    match engine {
+/// The table of an engine; where a program of ours runs under DeepSpeed, the program's.
+pub fn of(emission: &Emission) -> Table {
+    match emission.engine {
         Engine::Megatron => MEGATRON,
         Engine::Torchtitan => TORCHTITAN,
         Engine::Nanotron => NANOTRON,
         Engine::Maxtext => MAXTEXT,
+        Engine::Deepspeed if emission.files.iter().any(|file| file.path == "sharding.json") => DEEPSPEED_PROGRAM,
         Engine::Deepspeed => DEEPSPEED,
         Engine::Fsdp2 => FSDP2,
         Engine::XlaSpmd => XLA_SPMD,
@@ -367,6 +369,13 @@ const FSDP2: Table = reference!(
     &["precision in sharding.json"],
     &["optimizer of each tensor in sharding.json"],
     Said(&["lora and rows of the factors in sharding.json"])
+);
+const DEEPSPEED_PROGRAM: Table = reference!(
+    MODEL,
+    &["batch.sequence in sharding.json"],
+    &["bf16.enabled", "data_types.grad_accum_dtype"],
+    &["optimizer.type"],
+    Checked("adapters were refused")
 );
 const XLA_SPMD: Table = reference!(
     TABLE,

@@ -56,7 +56,11 @@ impl Case {
         let request = LayoutRequest { engine: request.engine.or(Some(Engine::Megatron)), ..request.clone() };
         let terms = Terms { purpose: Purpose::Split, seams };
         let case = case::Case::laid_out(source.clone(), &request, Some(cluster), terms)?;
-        let (policy, frontend) = (Policy::default(), Frontend::MegatronLm);
+        let (mut policy, frontend) = (Policy::default(), Frontend::MegatronLm);
+        if request.engine == Some(Engine::Deepspeed) {
+            // A script of one's own may split over every axis that DeepSpeed has.
+            policy.job.script = Some("train.py".to_string());
+        }
         Ok(Case { name: source.name.raw().to_string(), case, policy, frontend })
     }
 

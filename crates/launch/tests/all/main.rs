@@ -1,6 +1,7 @@
 //! What is emitted, engine by engine, and made-up machines judged.
 
 mod common;
+mod deepspeed;
 mod every_engine;
 mod fields;
 mod fsdp2;

@@ -54,10 +54,14 @@ fn every_engine_is_told_in_its_own_words() {
 
 #[test]
 fn our_programs_follow_it() {
-    let emission = emit(Engine::Fsdp2, |job| job.policy.run.decay = Decay::Wsd).unwrap();
-    let plan = &emission.files.iter().find(|file| file.path == "sharding.json").unwrap().contents;
-    let plan: serde_json::Value = serde_json::from_str(plan).unwrap();
-    assert_eq!((&plan["run"]["decay"], &plan["run"]["decay_steps"]), (&"wsd".into(), &100.into()));
+    for engine in [Engine::Fsdp2, Engine::Deepspeed] {
+        let change = |job: &mut common::Case| (job.policy.run.decay, job.policy.job.script) = (Decay::Wsd, None);
+        let emission = emit(engine, change).unwrap();
+        let plan = &emission.files.iter().find(|file| file.path == "sharding.json").unwrap().contents;
+        let plan: serde_json::Value = serde_json::from_str(plan).unwrap();
+        assert_eq!((&plan["run"]["decay"], &plan["run"]["decay_steps"]), (&"wsd".into(), &100.into()));
+        assert!(emission.arguments.iter().all(|argument| !argument.flag.starts_with("scheduler.")));
+    }
 }
 
 #[test]

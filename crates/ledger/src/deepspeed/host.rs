@@ -24,9 +24,9 @@ pub(super) fn count(params: &[Rc<Param>], shards: u64, zero: ZeroStage, told: &D
     let parts: u64 = params.iter().map(|param| part(param, shards)).sum();
     if let Some(offload) = told.offload_optimizer {
         if zero == ZeroStage::Three {
-            // fp32 weights and moments; fp32 gradients by sub-group; gradient partitions.
+            // fp32 weights and moments; fp32 gradients by sub-group; gradient partitions as they are accumulated.
             book(parts * 3 * FP32, false);
-            book(parts * (FP32 + BF16), offload.pin_memory);
+            book(parts * (FP32 + told.gradient_bytes()), offload.pin_memory);
         } else {
             // fp32 moments; fp32 weights and gradients, bf16 weights on their way back, one
             // gradient of the largest parameter.

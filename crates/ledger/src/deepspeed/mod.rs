@@ -1,11 +1,11 @@
 //! DeepSpeed 0.19.8: ZeRO 0 to 3 around a model of plain torch blocks, as a Hugging Face model is
 //! one, in bf16 with AdamW in one parameter group. File names are relative to `deepspeed`.
 //!
-//! Activations are those of the native lane ([`super::fsdp2`]). Not replayed: what lies outside
-//! the caching allocator, ZenFlow, quantized weights and gradients, hierarchical
-//! partitioning, fp32 gradient accumulation, and whatever [`Unmodelled`] names. No rank of it has
-//! been measured: every figure is modelled from source.
+//! AdamW is torch's fused one, as `launch` writes it. Activations are those of the native lane
+//! ([`super::fsdp2`]). Not replayed: what lies outside the caching allocator, ZenFlow, quantized weights
+//! and gradients, hierarchical partitioning, and whatever [`Unmodelled`] names.
 
+mod bf16;
 mod host;
 mod options;
 mod stage0;
@@ -17,6 +17,7 @@ pub use host::HostBytes;
 pub use options::{DeepspeedOptions, Offload};
 
 use crate::fsdp2::plain::{Blocks, Config, Model, Param, Place, Rank, Unit};
+use bf16::Bf16;
 use layout::ZeroStage;
 use replay::Unmodelled;
 use replay::line::{Line, Origin};
@@ -79,6 +80,9 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     if options.offload_optimizer.is_some() && layout.zero == ZeroStage::Zero {
         return refuse("optimizer state on the host at zero 0", "DeepSpeed offloads partitioned state only");
     }
+    if options.accumulates_wide() && layout.zero == ZeroStage::Zero {
+        return refuse("fp32 gradients without ZeRO under DeepSpeed", "it accumulates them in bf16 there");
+    }
     let mut config = Config::new(Place { blocks: Blocks::Common, recipe, layout, stages, rank })?;
     config.edges_apart = true;
     Ok(config)
@@ -116,7 +120,12 @@ fn build(config: &Config, job: &Job, units: &[Unit], tape: &Tape) -> (Rc<dyn Zer
     let rank = |engine| Rank::new(config.clone(), tape.clone(), engine);
     match job.layout.zero {
         ZeroStage::Zero => {
-            let engine = Rc::new(Stage0::new(tape, params, told.reduce_bucket_size));
+            let engine = Rc::new(Stage0::new(tape, params));
+            (engine.clone(), rank(engine))
+        }
+        ZeroStage::One if told.accumulates_wide() && told.offload_optimizer.is_none() => {
+            let engine = Rc::new(Bf16::new(tape, params.clone(), shards));
+            hook(&params, &engine);
             (engine.clone(), rank(engine))
         }
         ZeroStage::One | ZeroStage::Two => {

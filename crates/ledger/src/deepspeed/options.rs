@@ -1,6 +1,7 @@
 //! What DeepSpeed is told besides recipe and layout. Defaults are DeepSpeed's own
 //! (`runtime/zero/config.py`, `runtime/zero/offload_config.py`, `runtime/constants.py`).
 
+use recipe::Dtype;
 use replay::tape::Microbatches;
 
 /// State that is kept on the host.
@@ -36,6 +37,8 @@ pub struct DeepspeedOptions {
     pub max_reuse_distance: u64,
     /// Elements of a rank's part that the optimizer of ZeRO 3 steps at once.
     pub sub_group_size: u64,
+    /// What gradients are accumulated in (`data_types.grad_accum_dtype`): bf16, or fp32 under ZeRO.
+    pub gradients: Dtype,
     /// Keeps optimizer state on the host.
     pub offload_optimizer: Option<Offload>,
     /// Keeps partitioned weights on the host, under ZeRO 3.
@@ -49,6 +52,16 @@ pub struct DeepspeedOptions {
 }
 
 impl DeepspeedOptions {
+    /// Bytes of an accumulated gradient.
+    pub fn gradient_bytes(&self) -> u64 {
+        self.gradients.bits() / 8
+    }
+
+    /// Whether gradients are accumulated wider than they are computed.
+    pub fn accumulates_wide(&self) -> bool {
+        self.gradients == Dtype::Fp32
+    }
+
     /// DeepSpeed's own defaults.
     pub fn defaults() -> DeepspeedOptions {
         DeepspeedOptions {
@@ -60,6 +73,7 @@ impl DeepspeedOptions {
             max_live_parameters: 1_000_000_000,
             max_reuse_distance: 1_000_000_000,
             sub_group_size: 1_000_000_000,
+            gradients: Dtype::Bf16,
             offload_optimizer: None,
             offload_param: None,
             on_nvme: false,

@@ -1,34 +1,37 @@
-//! No ZeRO: fp32 master weights and moments whole on every rank
-//! (`runtime/fp16/fused_optimizer.py`, which wraps bf16 models too; `runtime/engine.py`
+//! No ZeRO: fp32 master weights and moments whole on every rank, each parameter by itself
+//! (`runtime/fp16/unfused_optimizer.py`, which wraps bf16 models too where AdamW is torch's; `runtime/engine.py`
 //! `buffered_allreduce_fallback`).
 
-use super::zero::{Zero, elements, flat_weights, gradients, state};
+use super::zero::{Zero, elements, gradients, state};
 use crate::fsdp2::plain::{Engine, Param};
 use replay::line::Line;
 use replay::tape::{BF16, FP32, Storage, Tape};
 use std::rc::Rc;
 
+/// Elements that are reduced at once (`MEMORY_OPT_ALLREDUCE_SIZE`).
+const AT_ONCE: u64 = 500_000_000;
+
 pub(super) struct Stage0 {
     tape: Tape,
     params: Vec<Rc<Param>>,
     total: u64,
-    bucket_size: u64,
     _state: Vec<Rc<Storage>>,
 }
 
 impl Stage0 {
-    pub fn new(tape: &Tape, params: Vec<Rc<Param>>, bucket_size: u64) -> Stage0 {
-        let total = elements(&params);
-        let weights = flat_weights(tape, &params, total);
-        let copy = tape.storage(Line::OtherOptimizer, total * BF16, "copy of weights");
-        let main = state(tape, total, "main weights");
-        drop(copy);
+    pub fn new(tape: &Tape, params: Vec<Rc<Param>>) -> Stage0 {
+        let weight = |p: &Rc<Param>| tape.storage(p.line, p.elements() * BF16, "weight");
+        let mut kept: Vec<_> = params.iter().map(weight).collect();
+        for param in &params {
+            let copy = tape.storage(Line::OtherOptimizer, param.elements() * BF16, "copy of a weight");
+            kept.push(state(tape, param.elements(), "main weight"));
+            drop(copy);
+        }
         // States are made by a step over gradients of zero.
-        let zeros = gradients(tape, total, FP32, "zero gradients");
-        let moments = [state(tape, total, "moment"), state(tape, total, "moment")];
+        let zeros: Vec<_> = params.iter().map(|p| gradients(tape, p.elements(), FP32, "zero gradient")).collect();
+        kept.extend(params.iter().flat_map(|p| [(); 2].map(|()| state(tape, p.elements(), "moment"))));
         drop(zeros);
-        let state = [weights, main].into_iter().chain(moments).collect();
-        Stage0 { tape: tape.clone(), params, total, bucket_size, _state: state }
+        Stage0 { tape: tape.clone(), total: elements(&params), params, _state: kept }
     }
 }
 
@@ -45,7 +48,7 @@ impl Zero for Stage0 {
     /// Gradients are flattened a bucket at a time, reduced and copied back.
     fn end_of_backward(&self, is_last: bool) {
         if is_last {
-            drop(self.tape.storage(Line::Communication, self.total.min(self.bucket_size) * BF16, "reduce bucket"));
+            drop(self.tape.storage(Line::Communication, self.total.min(AT_ONCE) * BF16, "reduce bucket"));
         }
     }
 
@@ -53,11 +56,10 @@ impl Zero for Stage0 {
         self.params.iter().map(|param| u64::from(param.leaf.grad().is_some())).collect()
     }
 
-    /// fp32 copies of all gradients, then the flat gradient made from them.
+    /// fp32 copies of all gradients; both are freed behind the step.
     fn step(&self) {
         let copies: Vec<_> =
             self.params.iter().map(|p| gradients(&self.tape, p.elements(), FP32, "fp32 gradient")).collect();
-        let _flat = gradients(&self.tape, self.total, FP32, "flat gradient");
         drop(copies);
         self.params.iter().for_each(|param| drop(param.leaf.take_grad()));
     }

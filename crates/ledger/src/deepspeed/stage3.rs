@@ -66,7 +66,7 @@ impl Stage3 {
         }
         kept.push(tape.storage(Line::Workspaces, told.reduce_bucket_size * BF16, "reduce bucket"));
         if told.offload_optimizer.is_none() {
-            kept.push(gradients(tape, parts, BF16, "gradient partitions"));
+            kept.push(gradients(tape, parts, told.gradient_bytes(), "gradient partitions"));
         }
         let hold = |param: Rc<Param>| {
             let persists = param.elements() <= told.param_persistence_threshold;
@@ -167,7 +167,8 @@ impl Stage3 {
     fn swap_out_gradients(&self) {
         let cast = |held: &Held| {
             let elements = part(&held.param, self.shards);
-            let _narrow = gradients(&self.tape, elements, BF16, "gradient from host");
+            let narrow = || gradients(&self.tape, elements, BF16, "gradient from host");
+            let _narrow = (!self.told.accumulates_wide()).then(narrow);
             gradients(&self.tape, elements, FP32, "fp32 gradient")
         };
         let all: Vec<_> = self.params.iter().map(cast).collect();
@@ -179,6 +180,10 @@ impl Stage3 {
         let bucket = self.bucket.take();
         if bucket.count > 1 {
             drop(self.tape.storage(Line::Communication, bucket.held * BF16, "scatter input"));
+        }
+        if bucket.count > 0 && self.told.accumulates_wide() {
+            // What this rank was given, cast before it is added to its partitions.
+            drop(gradients(&self.tape, bucket.held.div_ceil(self.shards), FP32, "fp32 gradients"));
         }
     }
 }
@@ -262,14 +267,15 @@ impl Zero for Stage3 {
         standing
     }
 
-    /// A sub-group at a time: its gradients flattened, then in fp32.
+    /// A sub-group at a time: its gradients flattened, then in fp32 where they are not.
     fn step(&self) {
         if self.told.offload_optimizer.is_some() {
             return;
         }
         for &elements in &self.sub_groups {
-            let flat = gradients(&self.tape, elements, BF16, "flat gradient");
-            let _fp32 = gradients(&self.tape, elements, FP32, "fp32 gradient");
+            let flat = gradients(&self.tape, elements, self.told.gradient_bytes(), "flat gradient");
+            let _fp32 =
+                (!self.told.accumulates_wide()).then(|| gradients(&self.tape, elements, FP32, "fp32 gradient"));
             drop(flat);
         }
     }

@@ -94,7 +94,7 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     }
     refuse_ways(&config, options)?;
     (config.ways, config.loss, config.documents) = (options.ways, options.loss, options.documents);
-    config.is_compiled = options.compile;
+    (config.is_compiled, config.is_loss_compiled) = (options.compile, options.compile_loss);
     config.edges_apart = options.edges == Edges::Apart && !config.is_tied;
     Ok(config)
 }

@@ -68,6 +68,8 @@ pub struct Fsdp2Options {
     pub prefetch: Prefetch,
     /// Whether each layer is compiled.
     pub compile: bool,
+    /// Whether the loss is compiled too, as a function of its own.
+    pub compile_loss: bool,
     /// Which of a step's microbatches are walked; the figures are the same.
     pub microbatches: Microbatches,
     /// Steps to replay; the second sees the optimizer's moments, later ones fragmentation.
@@ -93,6 +95,7 @@ impl Fsdp2Options {
             edges: Edges::InRoot,
             prefetch: Prefetch::DEFAULT,
             compile: false,
+            compile_loss: false,
             microbatches: Microbatches::Steady,
             steps: 3,
             ways: Ways::PLAIN,

@@ -47,12 +47,16 @@ impl Widths {
                 let adam = ways.elements.state_bytes(main);
                 Some(Widths { weights, gradients, adam, muon, has_whole_gradients: is_put_off, zero })
             }
-            // bf16 weights beside fp32 ones and their moments; gradients go bucket by bucket.
+            // bf16 weights beside fp32 ones and their moments; gradients go bucket by bucket, or are accumulated: whole
+            // under ZeRO 1, in parts under ZeRO 3.
             Ledger::Deepspeed(options) => {
                 let on_device = u64::from(options.offload_optimizer.is_none());
                 let weights = if options.offload_param.is_none() { 2 } else { 0 };
                 let adam = 12 * on_device;
-                Some(Widths { weights, gradients: 0, adam, muon: 0, has_whole_gradients: false, zero })
+                let has_whole_gradients = zero == ZeroStage::One && options.accumulates_wide() && on_device == 1;
+                let is_kept = has_whole_gradients || (zero == ZeroStage::Three && on_device == 1);
+                let gradients = if is_kept { options.gradient_bytes() } else { 0 };
+                Some(Widths { weights, gradients, adam, muon: 0, has_whole_gradients, zero })
             }
             Ledger::Nanotron(_) => {
                 Some(Widths { weights: 2, gradients: 0, adam: 12, muon: 0, has_whole_gradients: false, zero })

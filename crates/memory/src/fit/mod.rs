@@ -209,10 +209,6 @@ fn unmodelled(pricing: Pricing) -> Vec<String> {
     if !matches!(pricing.ledger, Ledger::Megatron(_)) {
         list.push("expandable segments: replayed for Megatron-Core, refused under this engine".to_string());
     }
-    if matches!(pricing.ledger, Ledger::Deepspeed(_)) && pricing.case.options.state.gradients != Dtype::Bf16 {
-        let said = pricing.case.options.state.gradients;
-        list.push(format!("{said} gradient accumulators (`grad_accum_dtype`): gradients are priced in bf16"));
-    }
     let device = &pricing.case.on().device;
     if device.reserve.is_none() {
         list.push(format!("memory outside the allocator on {}: the H200's stands in for it", device.name));

@@ -2,6 +2,7 @@
 
 use layout::{LayoutRequest, Recompute, StagePlan, ZeroStage, check};
 use ledger::deepspeed::{DeepspeedOptions, HostBytes, Job, Offload, explain, host_bytes};
+use recipe::Dtype;
 use replay::Replay;
 use replay::{Line, Unmodelled};
 
@@ -68,6 +69,41 @@ fn static_state_is_counted_parameters() {
         (ZeroStage::Three, 16.0 * n / 8.0 + bucket),
     ] {
         assert!((opt(zero) / bytes - 1.0).abs() < 0.02, "{zero}: {} {bytes}", opt(zero));
+    }
+}
+
+/// Against bf16 accumulation: whole in fp32 at stage 1, made and freed within a step at stage 2, in parts at stage 3.
+#[test]
+fn fp32_accumulators_are_whole_below_stage_two() {
+    let wide = DeepspeedOptions { gradients: Dtype::Fp32, ..DeepspeedOptions::defaults() };
+    let rest = |zero, options: &DeepspeedOptions| {
+        let replay = with("llama3-8b", &request(zero), options, explain).unwrap();
+        replay.phase(replay::PhaseKind::Update(2)).unwrap().allocated as f64
+    };
+    let n = LLAMA as f64;
+    for (zero, bytes) in [(ZeroStage::One, 4.0 * n), (ZeroStage::Two, 0.0), (ZeroStage::Three, 2.0 * n / 8.0)] {
+        let more = rest(zero, &wide) - rest(zero, &DeepspeedOptions::defaults());
+        assert!((more - bytes).abs() < 0.01 * n, "{zero}: {more} {bytes}");
+    }
+    let refused = with("llama3-8b", &request(ZeroStage::Zero), &wide, explain).unwrap_err();
+    assert_eq!(refused.what, "fp32 gradients without ZeRO under DeepSpeed");
+}
+
+/// Nothing of a step is left behind it, whatever is accumulated where; with state on the host, the partition that is
+/// accumulated on the device goes with the step.
+#[test]
+fn fp32_accumulation_is_steady() {
+    for offload_optimizer in [None, Some(Offload::DEFAULT)] {
+        for zero in [ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
+            let wide =
+                DeepspeedOptions { gradients: Dtype::Fp32, offload_optimizer, ..DeepspeedOptions::defaults() };
+            let request = LayoutRequest { microbatches: Some(4), ..request(zero) };
+            let replay = with("llama3-8b", &request, &wide, explain).unwrap();
+            assert!(replay.retained.is_empty(), "{zero}: {:?}", replay.retained);
+            assert_eq!(replay.by_line().iter().sum::<u64>(), replay.allocated_peak(), "{zero}");
+            let end = |step| replay.phase(replay::PhaseKind::Update(step)).unwrap().allocated;
+            assert_eq!(end(1), end(2), "{zero}");
+        }
     }
 }
 

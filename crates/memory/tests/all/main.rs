@@ -2,6 +2,7 @@
 
 mod adapters;
 mod checklist;
+mod compiled_loss;
 mod deepspeed;
 mod estimate;
 mod extrapolated;

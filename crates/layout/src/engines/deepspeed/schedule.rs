@@ -16,7 +16,7 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Option<Finding> {
-    refuse_schedule(&RULE, "DeepSpeed", &[Schedule::OneF1b, Schedule::DualPipeV], case)
+    refuse_schedule(&RULE, "DeepSpeed", &[Schedule::OneF1b], case)
 }
 
 #[cfg(test)]
@@ -26,6 +26,11 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         found("llama3-8b", "engine=deepspeed pp=4 vpp=2", "DeepSpeed has no schedule `interleaved`"),
+        found(
+            "llama3-8b",
+            "engine=deepspeed pp=4 vpp=2 schedule=dualpipev",
+            "DeepSpeed has no schedule `dualpipev`",
+        ),
         silent("llama3-8b", "engine=deepspeed pp=4"),
     ];
 

@@ -168,6 +168,8 @@ pub(crate) struct Config {
     pub edges_apart: bool,
     /// Whether every layer is compiled.
     pub is_compiled: bool,
+    /// Whether the loss is, by itself.
+    pub is_loss_compiled: bool,
     /// Projections that have an adapter, by their path behind the layer, with its rank; all else is frozen
     /// where there are any.
     pub adapted: BTreeMap<String, u64>,
@@ -253,6 +255,7 @@ impl Config {
             loss: CrossEntropy::Eager,
             documents: None,
             is_compiled: false,
+            is_loss_compiled: false,
             layers: layers.collect::<Result<_, Unmodelled>>()?,
             norm_places: chunk.layers.clone().map(|index| recipe.norm_place.of(&recipe.layers[index])).collect(),
             beside: chunk.layers.clone().map(|index| beside(&recipe.layers[index])).collect(),

@@ -21,6 +21,21 @@ pub(super) fn logits(c: &Rc<Rank>, head: &Head, x: &Tensor) -> Tensor {
     linear(c, &x, &head.weight)
 }
 
+/// The loss as one compiled function (torchtitan's `compile.components` has it besides the blocks): no copy of logits is
+/// made. Kept are logits, the largest of a row and the logarithm of its sum; backward reads them and writes the
+/// gradient in the logits' format. Read off what torch 2.15's inductor allocates for `components/loss.py`.
+pub(crate) fn compiled_cross_entropy(c: &Rank, logits: &Tensor) -> Tensor {
+    let (elements, tokens) = (logits.elements(), c.config.tokens);
+    let statistics = |name| c.tape.tensor(Line::Loss, tokens, FP32, name);
+    let saved = vec![logits.clone(), statistics("largest logits"), statistics("logarithms of sums")];
+    let loss = c.tape.tensor(Line::Loss, 1, FP32, "loss");
+    c.tape.record(vec![logits.edge()], &[&loss], saved, move |t, _, _saved| {
+        let _rows = t.tensor(Line::Loss, tokens, FP32, "loss gradient of rows");
+        vec![Some(t.tensor(Line::Loss, elements, BF16, "logits gradient"))]
+    });
+    loss
+}
+
 /// The loss of one microbatch. Logits are the caller's until the loss is taken; their fp32 copy
 /// is the function's argument until it returns; the logarithms are saved.
 pub(crate) fn cross_entropy(c: &Rank, logits: Tensor) -> Tensor {

@@ -132,6 +132,10 @@ impl Model {
     fn loss(&self, c: &Rc<Rank>, out: Tensor) -> Tensor {
         match (&self.head, c.config.blocks) {
             (None, _) => out,
+            // Over shards of the vocabulary it is a function of torchtitan's own, whose compiled form was not read.
+            (Some(_), Blocks::Common) if c.config.is_loss_compiled && c.config.tp == 1 => {
+                loss::compiled_cross_entropy(c, &out)
+            }
             (Some(_), Blocks::Common) => loss::cross_entropy(c, out),
             (Some(_), Blocks::Emitted) if c.config.loss.has_head() => emitted::share_of(c, &out),
             (Some(_), Blocks::Emitted) => emitted::cross_entropy(c, out),
