@@ -248,11 +248,6 @@ impl Meter {
                 let fraction = if pass == Direction::Forward { scan.forward } else { scan.backward };
                 (flops / (self.bf16 * fraction)).max(bytes / self.rate) + memory.fixed_seconds
             }
-            Work::Serial { steps, heads, pass } => {
-                let curve = &self.profile.recurrence;
-                let waves = (heads / self.profile.multiprocessors as f64).ceil().max(1.0);
-                steps * waves * curve.step(pass == Direction::Backward)
-            }
             Work::Walk { steps, heads, pass } => {
                 let more = (heads / self.profile.multiprocessors as f64 - 1.0).max(0.0);
                 steps * (1.0 + SHARED_STEP * more) * self.profile.recurrence.step(pass == Direction::Backward)
@@ -316,7 +311,7 @@ impl Meter {
                 of(starts.group.0) + groups * (of(starts.group.1) + gradient + starts.blocked)
             }
             Work::Gemm { .. } => of(starts.product) + gradient + 3.0 * starts.blocked,
-            Work::Attention { .. } | Work::Serial { .. } | Work::Walk { .. } => {
+            Work::Attention { .. } | Work::Walk { .. } => {
                 node(starts.attention) + 6.0 * starts.blocked
             }
             Work::Scan { .. } => node(starts.scan) + 6.0 * starts.blocked,

@@ -70,11 +70,15 @@ impl<'a> Job<'a> {
         below(&self.policy.storage.logs, &Identity::of(self).job_name)
     }
 
-    /// Those of an emission's seams that neither a module of ours nor the policy's `[seams]` fills. A policy fills
-    /// Megatron's only: the other engines' programs have no patch points, and stop at start.
+    /// Those of an emission's seams that neither a module of ours nor the policy's `[seams]` fills. A policy names patches
+    /// of Megatron's by the seam, and one `model` for all of torchtitan's; other programs have no place for either.
     pub fn unfilled<'s>(&self, seams: impl Iterator<Item = &'s Seam>) -> Vec<&'static str> {
-        let has_patches = self.case.engine() == layout::Engine::Megatron;
-        let named = |seam: &Seam| has_patches && self.policy.seams.contains_key(seam.name);
+        let names = |name: &str| self.policy.seams.contains_key(name);
+        let named = |seam: &Seam| match self.case.engine() {
+            layout::Engine::Megatron => names(seam.name),
+            layout::Engine::Torchtitan => names("model"),
+            _ => false,
+        };
         seams.filter(|seam| seam.is_unfilled() && !named(seam)).map(|seam| seam.name).collect()
     }
 

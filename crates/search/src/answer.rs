@@ -83,8 +83,8 @@ pub struct ModeAnswer {
 
 /// What a search answers.
 pub struct Answer {
-    /// Every mode's best, the one to run first: the fastest, unless a mode that gives up less of the
-    /// model takes at most [`WORTH`] longer.
+    /// Every mode's best, the one to run first: the fastest that needs no module of the user's, unless a mode
+    /// that gives up less of the model takes at most [`WORTH`] longer.
     pub modes: Vec<ModeAnswer>,
     /// One change away from the best, the best of each axis first.
     pub neighbours: Vec<Neighbour>,
@@ -223,13 +223,20 @@ fn confirmed(space: &Space, pricers: &[Pricer], found: &Found, mode: usize, left
     ModeAnswer { mode, best: passed.next(), equal: passed.collect(), apart, refuted }
 }
 
-/// Fastest first, and in front of all the one that gives up least within [`WORTH`] of the fastest.
+/// Those that start before those that need a module of the user's. Fastest first, and in front of all the one that gives
+/// up least within [`WORTH`] of the fastest.
 fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
     let each = |mode: &ModeAnswer| mode.best.as_ref().map_or(f64::INFINITY, Choice::per_sequence);
-    modes.sort_by(|a, b| each(a).total_cmp(&each(b)));
+    let starts = |mode: &ModeAnswer| space.modes[mode.mode].brought().next().is_none();
+    let fits = |mode: &ModeAnswer| each(mode).is_finite();
+    modes.sort_by(|a, b| {
+        (fits(b), starts(b)).cmp(&(fits(a), starts(a))).then(each(a).total_cmp(&each(b)))
+    });
     let Some(least) = modes.first().map(each).filter(|least| least.is_finite()) else { return modes };
     let given_up = |mode: &ModeAnswer| space.modes[mode.mode].given_up().count();
+    let first_starts = modes.first().is_some_and(starts);
     let within = (0..modes.len()).filter(|&i| each(&modes[i]) <= least * (1.0 + WORTH));
+    let within = within.filter(|&i| starts(&modes[i]) == first_starts);
     if let Some(chosen) = within.min_by_key(|&i| given_up(&modes[i])) {
         let chosen = modes.remove(chosen);
         modes.insert(0, chosen);

@@ -107,6 +107,11 @@ impl ModeSpace {
         self.seams.iter().filter(|seam| seam.gives_up)
     }
 
+    /// What of the model runs only with a module that the user brings.
+    pub fn brought(&self) -> impl Iterator<Item = &Seam> {
+        self.seams.iter().filter(|seam| seam.is_unfilled())
+    }
+
     /// Forgets policies that are not kept.
     pub fn keep_policies(&mut self, kept: &[bool]) {
         let mut each = kept.iter();

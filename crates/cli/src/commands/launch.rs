@@ -178,6 +178,7 @@ fn unfilled(job: &Job, emission: &Emission) -> Option<Finding> {
     let message = format!("the program stops at start: it needs a module you bring for {}", names.join(", "));
     let fill = match job.case.engine() {
         Engine::Megatron => "name a `module:function` in the policy's [seams]",
+        Engine::Torchtitan => "name `model` in the policy's [seams]",
         _ => "its model has no such block: put one of your own in its place, under the plan's tensor paths",
     };
     let finding = Finding::error("launch/seams", Blame::Missing, "seams", message);

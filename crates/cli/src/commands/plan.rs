@@ -273,7 +273,7 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
         _ => None,
     };
     let mut text = match (&run, solved.answer.best()) {
-        (Some(run), Some(best)) => text::page(args, wanted, solved, best, run),
+        (Some(run), Some(_)) => text::page(args, wanted, solved, written.as_ref(), run),
         _ => text::screen(args, wanted, solved, written.as_ref(), again.as_ref()),
     };
     let mut json = json::of(args, wanted, solved);

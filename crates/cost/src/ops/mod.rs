@@ -69,16 +69,7 @@ pub enum Work {
         /// Whether this is the backward kernel.
         pass: Direction,
     },
-    /// Steps that wait for one another.
-    Serial {
-        /// Steps.
-        steps: f64,
-        /// Heads that step side by side.
-        heads: f64,
-        /// Whether this is the backward kernel.
-        pass: Direction,
-    },
-    /// The same in the emitted program's own kernel, of which several share a multiprocessor.
+    /// Steps that wait for one another, in a kernel of which several programs share a multiprocessor.
     Walk {
         /// Steps.
         steps: f64,
@@ -562,6 +553,6 @@ mod tests {
     fn a_recurrence_walks_the_whole_sequence_whatever_the_degrees() {
         let ops = ops("nam56r", Mixer::Recurrent, |r| r.tp = Some(2));
         let core = ops.iter().find(|op| op.part == Part::Recurrence).unwrap();
-        assert!(matches!(core.forward[0], Work::Serial { steps, .. } if steps == 4096.0));
+        assert!(matches!(core.forward[0], Work::Walk { steps, .. } if steps == 4096.0));
     }
 }

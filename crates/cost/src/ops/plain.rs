@@ -52,6 +52,15 @@ pub(super) fn m2rnn(shape: Shape, m: &M2rnn, ops: &mut Vec<Op>) {
     spread(shape, [inner, keys, shared], ([68.0, 8.0, 17.0], 30.0), ([130.0, 8.0, 30.0], 50.0), ops);
 }
 
+/// M2RNN of Megatron's package around its walk: the convolution between copies, and the gated norm by torch's operations in
+/// fp32, both run again in backward; queries and keys are read where they are, their gradients made for every head. Bytes
+/// were counted by reading `launch/assets/megatron/m2rnn.py`.
+pub(super) fn packaged_m2rnn(shape: Shape, m: &M2rnn, ops: &mut Vec<Op>) {
+    let (heads, shared) = (m.heads as f64 / shape.tp, 2.0 * (m.qk_heads * m.key_dim) as f64);
+    let (inner, keys) = (heads * m.value_dim as f64, heads * m.key_dim as f64);
+    spread(shape, [inner, keys, shared], ([118.0, 0.0, 12.0], 20.0), ([284.0, 16.0, 36.0], 60.0), ops);
+}
+
 /// A convolution over values and what heads share, and what stands around it: bytes a token for each element of values, of keys by
 /// head and of what is shared, and kernels.
 fn spread(shape: Shape, widths: [f64; 3], forward: ([f64; 3], f64), backward: ([f64; 3], f64), ops: &mut Vec<Op>) {

@@ -24,14 +24,13 @@ pub(super) struct Mamba3Params {
     pub widths: three::Widths,
 }
 
-/// `cppmega/megatron/m2rnn_spec.py`.
+/// `launch/assets/megatron/m2rnn.py`.
 pub(super) struct M2rnnParams {
-    pub norm: Norm,
     pub a_log: Rc<Param>,
     pub dt_bias: Rc<Param>,
     pub state_weight: Rc<Param>,
     pub d: Rc<Param>,
-    pub in_proj: Rc<Param>,
+    pub in_proj: NormLinear,
     pub conv: Rc<Param>,
     pub conv_bias: Option<Rc<Param>>,
     pub gate_norm: Rc<Param>,
@@ -65,18 +64,20 @@ pub(super) fn mamba3(c: &Config, mixer: &Mamba3, params: &mut Params) -> Mamba3P
 pub(super) fn m2rnn(c: &Config, params: &mut Params) -> M2rnnParams {
     let mixer = c.recurrent();
     let inner = mixer.heads * mixer.value_dim;
-    let norm = params.block_norm(c.hidden);
-    let a_log = params.vector(mixer.heads, Origin::Fp32);
-    let dt_bias = params.vector(mixer.heads, Origin::Fp32);
-    let state_weight = params.bank(inner * mixer.value_dim, Origin::Device);
-    let d = params.bank(inner, Origin::Device);
-    let in_proj = params.plain_matrix(rnn::width(mixer), c.hidden);
+    // The module's own come before those of its projections.
     let conv = params.bank(rnn::channels(mixer) * mixer.conv, Origin::Device);
     let conv_bias = mixer.conv_bias.then(|| params.vector(rnn::channels(mixer), Origin::Device));
+    let a_log = params.vector(mixer.heads, Origin::Device);
+    let dt_bias = params.vector(mixer.heads, Origin::Device);
+    let state_weight = params.bank(inner * mixer.value_dim, Origin::Device);
+    let d = params.vector(inner, Origin::Device);
     let gate_norm = params.vector(inner, Origin::Device);
-    let out_proj = params.plain_matrix(c.hidden, inner);
+    let norm = params.block_norm(c.hidden);
+    let weight = params.matrix(Role::Matrix, rnn::width(mixer), c.hidden);
+    let in_proj = NormLinear { norm, weight, bias: None };
+    let out_proj = params.matrix(Role::Matrix, c.hidden, inner);
     let mixer = mixer.clone();
-    M2rnnParams { norm, a_log, dt_bias, state_weight, d, in_proj, conv, conv_bias, gate_norm, out_proj, mixer }
+    M2rnnParams { a_log, dt_bias, state_weight, d, in_proj, conv, conv_bias, gate_norm, out_proj, mixer }
 }
 
 pub(super) fn gated_delta(c: &Config, params: &mut Params) -> GatedDeltaParams {

@@ -125,6 +125,7 @@ fn mode_json(solved: &Solved, answer: &ModeAnswer) -> Value {
     let mode = &solved.space.modes[answer.mode];
     json!({
         "mode": mode.mode.map(|mode| mode.name()), "gives_up": given_up(mode),
+        "needs": mode.brought().map(|seam| seam.name).collect::<Vec<_>>(),
         "best": answer.best.as_ref().map(|best| json!({
             "flags": typed(&best.case), "seconds": best.step.seconds, "interval": best.step.interval,
             "tokens_per_second_per_device": best.step.tokens_per_second_per_device,

@@ -38,7 +38,7 @@ pub fn screen(
     let mut text = match solved.answer.best() {
         Some(best) => {
             head(args, wanted)
-                + &chosen(wanted, solved, best)
+                + &chosen(wanted, solved, best, written)
                 + &memory(solved, best)
                 + &step(best)
                 + &widths::text(&best.case, best.step.seconds)
@@ -63,12 +63,13 @@ pub fn screen(
 }
 
 /// A whole run on one page: the layout, the step, and what it comes to.
-pub fn page(args: &PlanArgs, wanted: &Wanted, solved: &Solved, best: &Choice, run: &Run) -> String {
+pub fn page(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option<&Written>, run: &Run) -> String {
+    let Some(best) = solved.answer.best() else { return String::new() };
     let late = args.budget.days.filter(|days| run.budget.days > *days).map(|days| {
         format!("\x1b[1;31mIt takes {} days, and {days} are allowed\x1b[0m\n\n", budget::days(run.budget.days))
     });
     let mut text = late.unwrap_or_default() + &head(args, wanted);
-    text += &heading(&format!("Best {}", terms(wanted, solved)));
+    text += &title(wanted, solved, written);
     text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
     text += &budget::step(best);
     text += &budget::run(&args.budget, run);
@@ -131,8 +132,14 @@ pub fn flags_of(recipe: &Recipe, layout: &Layout, offload: f64) -> String {
     layout.words(recipe.uses(Mixer::Moe)).join(" ") + &host
 }
 
-fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice) -> String {
-    let mut text = heading(&format!("Best {}", terms(wanted, solved)));
+/// What the layout below is: the best one only where it starts as it is written.
+fn title(wanted: &Wanted, solved: &Solved, written: Option<&Written>) -> String {
+    let word = written.map_or("Best".to_string(), Written::title);
+    heading(&format!("{word} {}", terms(wanted, solved)))
+}
+
+fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice, written: Option<&Written>) -> String {
+    let mut text = title(wanted, solved, written);
     text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
     let step = &best.step;
     text += &format!(
@@ -206,6 +213,11 @@ fn modes(solved: &Solved, best: &Choice) -> String {
         let gone = given_up(mode);
         let gone =
             if gone.is_empty() { "nothing is given up".to_string() } else { format!("gives up {}", gone.join(", ")) };
+        let brought: Vec<&str> = mode.brought().map(|seam| seam.name).collect();
+        let gone = match brought.as_slice() {
+            [] => gone,
+            names => format!("{gone}; needs a module you bring: {}", names.join(", ")),
+        };
         text += &match &answer.best {
             Some(choice) if choice.point == best.point => format!("  mode {name}: {gone}\n"),
             Some(choice) => {

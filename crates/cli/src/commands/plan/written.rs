@@ -2,9 +2,10 @@
 //! person copies the command.
 
 use case::{Case, Purpose, Seams, Terms};
-use diag::{Finding, Severity, refuses};
+use diag::{Blame, Finding, Severity, refuses};
 use launch::job::{Frontend, Job};
 use launch::{Policy, engines, lanes};
+use recipe::Seam;
 use search::Choice;
 
 /// What `launch` says of a layout.
@@ -40,6 +41,20 @@ impl Written {
         }
     }
 
+    /// What a job is called: the best one starts as it is written.
+    pub fn title(&self) -> String {
+        let named = |missing: &[Finding]| missing.iter().map(|f| f.message.as_str()).collect::<Vec<_>>().join("; ");
+        match self {
+            Written::AsItStands => "Best".to_string(),
+            Written::WithSeams(missing) => {
+                format!("Nothing starts by itself. With a module you bring ({}), the fastest", named(missing))
+            }
+            Written::Refused(missing) => {
+                format!("Nothing is written down for this engine ({}). The fastest", named(missing))
+            }
+        }
+    }
+
     /// What is missing, to be known and not to be stopped by.
     pub fn findings(&self) -> Vec<Finding> {
         let missing = match self {
@@ -50,6 +65,13 @@ impl Written {
     }
 }
 
+/// A seam that nothing of ours fills.
+fn brought(seam: &Seam) -> Finding {
+    let message = format!("needs a module you bring: {} ({})", seam.name, seam.wanted);
+    Finding::error("launch/seams", Blame::Missing, "seams", message)
+        .hint("name a `module:function` in the policy's [seams], or pick what starts by itself")
+}
+
 /// Tries to write a case down under the usual policy.
 pub fn emit(case: &Case) -> Result<(), Vec<Finding>> {
     let policy = Policy::default();
@@ -58,5 +80,8 @@ pub fn emit(case: &Case) -> Result<(), Vec<Finding>> {
     if refuses(&findings) {
         return Err(findings);
     }
-    engines::emit(&job).map(|_| ())
+    let emission = engines::emit(&job)?;
+    let unfilled = emission.seams.iter().filter(|seam| job.unfilled([*seam].into_iter()).len() == 1);
+    let missing: Vec<Finding> = unfilled.filter(|_| !job.allows_seams()).map(brought).collect();
+    if missing.is_empty() { Ok(()) } else { Err(missing) }
 }
