@@ -465,7 +465,9 @@ fn accumulate(layout: &Layout, options: &Options) -> Vec<Finding> {
     }
     let message = format!("without ZeRO, DeepSpeed accumulates gradients in the weights' bf16, and they are {wide}");
     let finding = refuse("deepspeed/accumulate", "zero", &message).quote("unsupported mix of");
-    vec![finding.fix("zero", vec![1, 2, 3]).hint("--zero 1 (on one replica it shares nothing out), or --gradients bf16")]
+    vec![
+        finding.fix("zero", vec![1, 2, 3]).hint("--zero 1 (on one replica it shares nothing out), or --gradients bf16"),
+    ]
 }
 
 /// State and weights off the device (DeepSpeed 0.19.8, `runtime/zero/offload_config.py`).

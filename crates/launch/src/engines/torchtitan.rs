@@ -92,7 +92,12 @@ fn read_by_default(job: &Job) -> Vec<File> {
     }
     if job.policy.data.paths.is_empty() {
         let sentence = |n: u64| {
-            format!("{{\"text\": \"{n} is one less than {}; its double is {} and its square {}.\"}}\n", n + 1, 2 * n, n * n)
+            format!(
+                "{{\"text\": \"{n} is one less than {}; its double is {} and its square {}.\"}}\n",
+                n + 1,
+                2 * n,
+                n * n
+            )
         };
         files.push(File::new("text/data.json", (0..400).map(sentence).collect::<String>()));
     }
@@ -118,7 +123,8 @@ fn refusals(job: &Job) -> Vec<Finding> {
         findings.push(Finding::error("torchtitan/unsayable", Blame::Engine, "activation_checkpoint", message));
     }
     if job.policy.data.tokenizer.is_none() && job.recipe.vocab < BYTES {
-        let message = format!("the tokenizer that is written has {BYTES} ids, and the model knows {}", job.recipe.vocab);
+        let message =
+            format!("the tokenizer that is written has {BYTES} ids, and the model knows {}", job.recipe.vocab);
         let finding = Finding::error("torchtitan/unsayable", Blame::Engine, "policy.data.tokenizer", message);
         findings.push(finding.hint("name a tokenizer of the model's own in the policy's [data]"));
     }

@@ -274,8 +274,7 @@ impl Zero for Stage3 {
         }
         for &elements in &self.sub_groups {
             let flat = gradients(&self.tape, elements, self.told.gradient_bytes(), "flat gradient");
-            let _fp32 =
-                (!self.told.accumulates_wide()).then(|| gradients(&self.tape, elements, FP32, "fp32 gradient"));
+            let _fp32 = (!self.told.accumulates_wide()).then(|| gradients(&self.tape, elements, FP32, "fp32 gradient"));
             drop(flat);
         }
     }

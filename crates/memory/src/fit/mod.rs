@@ -32,7 +32,6 @@ pub use scaling::{Knob, Scaling};
 use case::Case;
 use hardware::Cluster;
 use ledger::Ledger;
-use recipe::Dtype;
 use replay::Unmodelled;
 use replays::Replays;
 use std::sync::Arc;

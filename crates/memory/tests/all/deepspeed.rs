@@ -95,8 +95,7 @@ fn fp32_accumulators_are_whole_below_stage_two() {
 fn fp32_accumulation_is_steady() {
     for offload_optimizer in [None, Some(Offload::DEFAULT)] {
         for zero in [ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
-            let wide =
-                DeepspeedOptions { gradients: Dtype::Fp32, offload_optimizer, ..DeepspeedOptions::defaults() };
+            let wide = DeepspeedOptions { gradients: Dtype::Fp32, offload_optimizer, ..DeepspeedOptions::defaults() };
             let request = LayoutRequest { microbatches: Some(4), ..request(zero) };
             let replay = with("llama3-8b", &request, &wide, explain).unwrap();
             assert!(replay.retained.is_empty(), "{zero}: {:?}", replay.retained);

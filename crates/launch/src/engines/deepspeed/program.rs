@@ -14,9 +14,24 @@ use recipe::{Dtype, Optimizer};
 
 /// Files of the FSDP2 program that this one loads too.
 const SHARED: [&str; 18] = [
-    "basics.py", "collectives.py", "data.py", "depths.py", "documents.py", "engram.py", "folder.py", "loop.py",
-    "mhc.py", "model.py", "moe.py", "parallelize.py", "plan.py", "quantised.py", "report.py", "scans.py",
-    "schedule.py", "walk.py",
+    "basics.py",
+    "collectives.py",
+    "data.py",
+    "depths.py",
+    "documents.py",
+    "engram.py",
+    "folder.py",
+    "loop.py",
+    "mhc.py",
+    "model.py",
+    "moe.py",
+    "parallelize.py",
+    "plan.py",
+    "quantised.py",
+    "report.py",
+    "scans.py",
+    "schedule.py",
+    "walk.py",
 ];
 
 const OWN: [(&str, &str); 2] = [

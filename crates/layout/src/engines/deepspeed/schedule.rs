@@ -26,11 +26,7 @@ mod tests {
 
     pub const EXAMPLES: &[Example] = &[
         found("llama3-8b", "engine=deepspeed pp=4 vpp=2", "DeepSpeed has no schedule `interleaved`"),
-        found(
-            "llama3-8b",
-            "engine=deepspeed pp=4 vpp=2 schedule=dualpipev",
-            "DeepSpeed has no schedule `dualpipev`",
-        ),
+        found("llama3-8b", "engine=deepspeed pp=4 vpp=2 schedule=dualpipev", "DeepSpeed has no schedule `dualpipev`"),
         silent("llama3-8b", "engine=deepspeed pp=4"),
     ];
 
