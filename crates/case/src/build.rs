@@ -338,8 +338,11 @@ pub fn options(
     let mut usage =
         |object: &str, message: String| findings.push(Finding::error("case/state", Blame::Usage, object, message));
     let is_megatron = matches!(engine, None | Some(Engine::Megatron));
+    if state.gradients.is_some() && !is_megatron && engine != Some(Engine::Deepspeed) {
+        let engine = engine_name(engine);
+        usage("gradients", format!("`--gradients` is for Megatron-Core and DeepSpeed, and the engine is `{engine}`"));
+    }
     for (object, is_typed) in [
-        ("gradients", state.gradients.is_some()),
         ("ce-fusion", state.ce_fusion),
         ("fp8-param-gather", state.fp8_param_gather),
         ("offload-activations", state.offload_activations != 0.0),

@@ -124,7 +124,7 @@ mod tests {
         let alone = swapped("llama3-8b --on 2x8xH200 --offload-optimizer 1 --offload-params");
         assert_eq!((alone.on_drive, alone.group), (0, alone.elements));
         assert_eq!(alone.drive_bytes(), 16 * alone.elements);
-        let buffers = 4 * 4 * alone.group + 2 * alone.elements;
+        let buffers = 4 * 4 * alone.group + 4 * alone.elements;
         assert_eq!(alone.host_bytes(), buffers + 2 * (5 * WEIGHT_BUFFER + alone.elements));
     }
 
@@ -135,7 +135,7 @@ mod tests {
         assert!((1_000_000_000..1_200_000_000).contains(&found.group), "{found:?}");
         assert_eq!(found.drive_bytes(), 18 * found.elements);
         let state = swapped("llama3-70b --on 8xH200 --offload-optimizer 1");
-        assert_eq!((state.on_drive, state.host_bytes()), (0, 16 * state.group + 2 * state.elements));
+        assert_eq!((state.on_drive, state.host_bytes()), (0, 16 * state.group + 4 * state.elements));
         assert_eq!(on_drive(5_000_000_000, 400_000_000), 5_000_000_000 - 800_000_000);
         assert_eq!(on_drive(1_000_000_000, 400_000_000), 0);
     }

@@ -65,13 +65,13 @@ fn parts_that_a_mode_gives_up_are_not_the_real_features() {
 }
 
 #[test]
-fn gradients_priced_in_another_format_are_no_real_precision() {
+fn gradients_are_priced_in_the_format_they_are_accumulated_in() {
     let (_, items) = run(&case(
         "llama3-8b",
         "8xH200",
         LayoutRequest { engine: Some(Engine::Deepspeed), ..LayoutRequest::default() },
     ));
-    assert!(failing(&items).contains(&0) && items[0].evidence.contains("priced in bf16"), "{items:?}");
+    assert!(!failing(&items).contains(&0) && items[0].evidence.contains("gradients fp32"), "{items:?}");
 }
 
 /// Items that guard against a line the estimate lost.

@@ -23,6 +23,6 @@ fn no_wide_logits_are_made() {
     };
     let logits = layout.micro_batch * layout.sequence * checked.recipe.vocab;
     let (eager, compiled) = (peak(false), peak(true));
-    // The copy or its gradient, and the logarithms, each in fp32.
-    assert!(compiled + 2 * 4 * logits <= eager, "{compiled} {eager} {logits}");
+    // At least one buffer as wide as fp32: the peak then is another, or the gradient in bf16.
+    assert!(compiled + 4 * logits <= eager, "{compiled} {eager} {logits}");
 }

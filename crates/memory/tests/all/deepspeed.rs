@@ -40,7 +40,7 @@ fn a_higher_stage_never_holds_more_state() {
             });
             println!("{name} {recompute} {held:?}");
             // Without accumulation stages 1 and 2 hold alike at the peak; the others share out more each.
-            assert!(held[0] > 5 * held[1] && held[1] >= held[2] && held[2] > held[3], "{name} {recompute}: {held:?}");
+            assert!(held[0] > 3 * held[1] && held[1] >= held[2] && held[2] > held[3], "{name} {recompute}: {held:?}");
         }
     }
 }

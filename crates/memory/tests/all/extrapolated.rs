@@ -1,10 +1,10 @@
 //! What short replays of an engine are extrapolated out to, against the replay of the whole stage.
 
 use case::{LayerKinds, Options};
-use layout::{Engine, LayoutRequest, Recompute, StagePlan, check};
+use layout::{Engine, LayoutRequest, Recompute, StagePlan, ZeroStage, check};
 use ledger::{Ledger, RankJob};
 use memory::estimate::Estimator;
-use recipe::Recipe;
+use recipe::{Dtype, Recipe};
 use recipe::kinds::attention::Attention;
 use recipe::precision::OptimizerPolicy;
 
@@ -35,7 +35,11 @@ const CASES: &[Case] = &[
 fn worst_error(recipe: &Recipe, request: &LayoutRequest, share: f64) -> f64 {
     let layout = check(recipe, request).layout.unwrap();
     let plan = StagePlan::new(recipe, &layout, None).unwrap();
-    let options = Options { offload: share, ..Options::of(layout.engine, recipe) };
+    let mut options = Options { offload: share, ..Options::of(layout.engine, recipe) };
+    if layout.zero == ZeroStage::Zero {
+        // DeepSpeed's, which has no other accumulators without ZeRO.
+        options.state.gradients = Dtype::Bf16;
+    }
     let kinds = LayerKinds::of(recipe);
     let ledger = Ledger::of(recipe, &layout, &options).unwrap();
     let estimator = Estimator::new(recipe, &kinds, &ledger, &options);
