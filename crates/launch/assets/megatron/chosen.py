@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
 
 # `MultiTokenPredictionLayer` names its inner stack so, and numbers that stack's layers from one again.
@@ -26,7 +24,7 @@ class ChosenLayer(MambaLayer):
         choices: tuple[dict, ...],
     ):
         lists = "mtp_layers" if PREDICTION in f"{name or ''}." else "layers"
-        found = [choice["mixer"] for choice in choices if layer_number - 1 in choice[lists]]
+        found = [choice["parts"] for choice in choices if layer_number - 1 in choice[lists]]
         if found:
-            submodules = replace(submodules, mixer=found[0])
+            submodules = found[0]
         super().__init__(config, submodules, layer_number, pg_collection, pp_layer_offset, name)

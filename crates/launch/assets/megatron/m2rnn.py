@@ -10,15 +10,17 @@ documents are not kept apart.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from megatron.core.ssm.mamba_layer import MambaLayerSubmodules
 from megatron.core.ssm.mamba_mixer import MambaMixerSubmodules
 from megatron.core.ssm.utils import _split_tensor_factory
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.tensor_parallel.mappings import all_gather_last_dim_from_tensor_parallel_region
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.spec_utils import build_module
+from megatron.core.transformer.spec_utils import ModuleSpec, build_module
 from megatron.core.transformer.utils import (
     ensure_metadata_has_dp_cp_group,
     make_sharded_tensors_for_checkpoint,
@@ -97,6 +99,12 @@ def gated(group, width, eps, read, v, gate, skip, weight) -> torch.Tensor:
     y = (read + skip.float().view(v.shape[2:]) * v.float()).flatten(2) * F.silu(gate.float())
     squares = AcrossRanks.apply(y.square().sum(-1, keepdim=True), group)
     return (y * torch.rsqrt(squares / width + eps) * weight.float()).to(gate.dtype)
+
+
+def parts(built_in: MambaLayerSubmodules, sizes: dict) -> MambaLayerSubmodules:
+    """A layer's submodules: the built-in ones around this mixer."""
+    mixer = ModuleSpec(module=M2rnnMixer, params={"sizes": sizes}, submodules=built_in.mixer.submodules)
+    return replace(built_in, mixer=mixer)
 
 
 class M2rnnMixer(MegatronModule):

@@ -60,6 +60,11 @@ def layer_spec(sizes: dict, use_te: bool = True) -> ModuleSpec:
     )
 
 
+def parts(built_in: MambaLayerSubmodules, sizes: dict) -> MambaLayerSubmodules:
+    """A layer's submodules, of Transformer Engine's modules where the built-in layer is."""
+    return layer_spec(sizes, built_in.mixer.submodules.in_proj.__name__.startswith("TE")).submodules
+
+
 class Replicated(nn.Module):
     """A weight that is whole on every rank, whose gradient is summed over ranks.
 

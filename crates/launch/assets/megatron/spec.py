@@ -21,27 +21,21 @@ from .chosen import ChosenLayer
 
 BLOCKS = json.loads(pathlib.Path(__file__).with_name("blocks.json").read_text())
 
-# The class that runs a kind of block, behind the pattern's `M`.
-MIXERS = {"mamba3": ("mamba3", "Mamba3Mixer"), "m2rnn": ("m2rnn", "M2rnnMixer")}
+# Modules that run a kind of block, behind the pattern's `M`: each has `parts(built_in, sizes)`, a layer's submodules.
+MIXERS = ("mamba3", "m2rnn")
 
 
 def with_mixers(spec: ModuleSpec, blocks: dict) -> ModuleSpec:
     """`M` builds the mixer that its layer is listed under; the built-in one where no list has it."""
-    kinds = {kind: where for kind, where in MIXERS.items() if blocks.get(kind)}
+    kinds = {kind: blocks[kind] for kind in MIXERS if blocks.get(kind)}
     if not kinds:
         return spec
     layer = spec.submodules.mamba_layer
     choices = []
-    for kind, (module, name) in kinds.items():
-        mixer = getattr(importlib.import_module(f".{module}", __package__), name)
-        sizes, inside = blocks[kind], layer.submodules.mixer.submodules
-        choices.append(
-            {
-                "layers": frozenset(sizes["layers"]),
-                "mtp_layers": frozenset(sizes["mtp_layers"]),
-                "mixer": ModuleSpec(module=mixer, params={"sizes": sizes}, submodules=inside),
-            }
-        )
+    for kind, sizes in kinds.items():
+        parts = importlib.import_module(f".{kind}", __package__).parts(layer.submodules, sizes)
+        where = {lists: frozenset(sizes[lists]) for lists in ("layers", "mtp_layers")}
+        choices.append({**where, "parts": parts})
     chosen = replace(layer, module=ChosenLayer, params={**layer.params, "choices": tuple(choices)})
     return replace(spec, submodules=replace(spec.submodules, mamba_layer=chosen))
 

@@ -30,6 +30,8 @@ const MODULES: &[(&str, &str, Option<&str>)] = &[
     ("__init__.py", asset!("megatron/__init__.py"), None),
     ("spec.py", asset!("megatron/spec.py"), None),
     ("chosen.py", asset!("megatron/chosen.py"), None),
+    ("mamba3.py", asset!("megatron/mamba3.py"), Some("mamba3-mixer")),
+    ("mamba3_scan.py", asset!("megatron/mamba3_scan.py"), Some("mamba3-mixer")),
     ("m2rnn.py", asset!("megatron/m2rnn.py"), Some("recurrent-mixer")),
     // One recurrence for this package and the FSDP2 program.
     ("recurrence.py", asset!("fsdp2/recurrence.py"), Some("recurrent-mixer")),
