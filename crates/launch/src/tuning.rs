@@ -5,8 +5,8 @@ use crate::emission::EnvVar;
 use crate::job::Job;
 use case::options::Elementwise;
 use layout::Engine;
-use recipe::kinds::mamba::Mamba;
 use recipe::Mixer;
+use recipe::kinds::mamba::Mamba;
 use serde::{Deserialize, Serialize};
 
 /// Triton kernels under `@triton.autotune` that one shape of Mamba-2 runs (mamba_ssm 2.3.2.post1, `ops/triton/ssd_*.py`):

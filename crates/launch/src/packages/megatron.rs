@@ -33,7 +33,8 @@ pub fn packages(job: &Job, emission: &Emission) -> Vec<Package> {
 fn engine(job: &Job) -> Vec<Package> {
     // megatron-core's metadata: `torch>=2.6.0`.
     let torch = Package::new("torch", "Megatron-Core").since("2.6.0", "2.15.0");
-    let core = Package::new("megatron-core", "the engine").module("megatron.core").since("0.19.0", "0.19.2").below("0.20");
+    let core =
+        Package::new("megatron-core", "the engine").module("megatron.core").since("0.19.0", "0.19.2").below("0.20");
     let mut all = vec![torch, core];
     if job.frontend == Frontend::Bridge {
         let bridge = Package::new("megatron-bridge", "the front end").module("megatron.bridge");
@@ -74,7 +75,9 @@ fn blocks(job: &Job) -> Vec<Package> {
         all.push(mamba);
         if !is_third {
             // pyproject.toml, `ssm`: causal-conv1d~=1.5.
-            all.push(Package::new("causal-conv1d", "M blocks").module("causal_conv1d").since("1.5.0", "1.5.4").below("2"));
+            all.push(
+                Package::new("causal-conv1d", "M blocks").module("causal_conv1d").since("1.5.0", "1.5.4").below("2"),
+            );
         }
         all.push(Package::new("einops", "M blocks"));
     }
@@ -84,7 +87,9 @@ fn blocks(job: &Job) -> Vec<Package> {
         all.push(fla.since("0.4.0", "0.4.0").below("0.5"));
     }
     if job.recipe.uses(Mixer::Mamba) || job.recipe.uses(Mixer::GatedDelta) {
-        all.push(Package::new("triton", "kernels of M and G blocks").since("3.5.0", "3.5.0").install("it comes with torch"));
+        all.push(
+            Package::new("triton", "kernels of M and G blocks").since("3.5.0", "3.5.0").install("it comes with torch"),
+        );
     }
     all
 }

@@ -358,11 +358,13 @@ report() {
 
 #[test]
 fn a_run_that_fails_leaves_its_first_exception() {
-    let base = folder("script-cause", &format!("{RAISED}echo 'step 1 loss 9.0 seconds 1.0'; raised >&2; report >&2; exit 1"));
+    let base =
+        folder("script-cause", &format!("{RAISED}echo 'step 1 loss 9.0 seconds 1.0'; raised >&2; report >&2; exit 1"));
     let case = case(&base, Mode::NemoNative);
     let (status, said) = ended(start(&base, &case));
     assert_eq!(status, Some(1));
-    let words = "rank 0: TypeError: unsupported operand type(s) for //: 'int' and 'NoneType' (training.py:4481 in train)";
+    let words =
+        "rank 0: TypeError: unsupported operand type(s) for //: 'int' and 'NoneType' (training.py:4481 in train)";
     assert!(said.contains(words), "{said}");
     let cause = &summary(&case)["cause"];
     assert_eq!((&cause["type"], &cause["rank"]), (&"TypeError".into(), &0.into()));
