@@ -47,7 +47,7 @@ impl FirstStep {
 
     /// In words: `the first step tunes 13 kernels, about 2 minutes without a cache`.
     pub fn words(&self) -> String {
-        let minutes = self.seconds.div_ceil(60);
+        let minutes = ((self.seconds + 30) / 60).max(1);
         let tunes = match self.kernels {
             0 => None,
             _ => Some(format!(
