@@ -107,7 +107,9 @@ fn hint(name: &str, words: &str) -> Option<String> {
             "another rank stopped first: look for its exception above, or set NCCL_DEBUG=INFO"
         }
         "checkpoint_compatibility_mismatch" => "name another storage.checkpoints in the policy",
-        "artifact_or_path_not_found" => "every node must see that path; data, tokenizer and storage are named in the policy",
+        "artifact_or_path_not_found" => {
+            "every node must see that path; data, tokenizer and storage are named in the policy"
+        }
         "filesystem_permission_denied" => "let this user write there, or name another folder in storage of the policy",
         "time_limit" => "job.hours in the policy is the limit; the next start goes on from the newest checkpoint",
         _ => return None,
