@@ -73,13 +73,24 @@ fn hint(name: &str, words: &str) -> Option<String> {
         ));
     }
     let by_words = [
-        ("unrecognized arguments", "the engine that is installed has no such flag: `python3 packages.py` in the launch directory says which version the launch was written for"),
+        (
+            "unrecognized arguments",
+            "the engine that is installed has no such flag: `python3 packages.py` in the launch directory says which version the launch was written for",
+        ),
         ("Address already in use", "another run holds the port: end it, or name another job.port in the policy"),
         ("No space left on device", "free space on that volume, or name another folder in storage of the policy"),
-        ("NCCL", "NCCL_DEBUG=INFO names the rank and the link that failed first; `shardwright preflight` checks devices and network"),
-        ("out of shared memory", "the kernel needs more shared memory than the device has: a smaller microbatch does not help, another kernel version does"),
+        (
+            "NCCL",
+            "NCCL_DEBUG=INFO names the rank and the link that failed first; `shardwright preflight` checks devices and network",
+        ),
+        (
+            "out of shared memory",
+            "the kernel needs more shared memory than the device has: a smaller microbatch does not help, another kernel version does",
+        ),
     ];
-    if name != "out_of_memory" && let Some((_, what)) = by_words.iter().find(|(word, _)| has(word)) {
+    if name != "out_of_memory"
+        && let Some((_, what)) = by_words.iter().find(|(word, _)| has(word))
+    {
         return Some((*what).to_string());
     }
     let what = match name {
@@ -96,6 +107,9 @@ fn hint(name: &str, words: &str) -> Option<String> {
             "another rank stopped first: look for its exception above, or set NCCL_DEBUG=INFO"
         }
         "checkpoint_compatibility_mismatch" => "name another storage.checkpoints in the policy",
+        "artifact_or_path_not_found" => {
+            "every node must see that path; data, tokenizer and storage are named in the policy"
+        }
         "filesystem_permission_denied" => "let this user write there, or name another folder in storage of the policy",
         "time_limit" => "job.hours in the policy is the limit; the next start goes on from the newest checkpoint",
         _ => return None,

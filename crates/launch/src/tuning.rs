@@ -5,8 +5,8 @@ use crate::emission::EnvVar;
 use crate::job::Job;
 use case::options::Elementwise;
 use layout::Engine;
-use recipe::kinds::mamba::Mamba;
 use recipe::Mixer;
+use recipe::kinds::mamba::Mamba;
 use serde::{Deserialize, Serialize};
 
 /// Triton kernels under `@triton.autotune` that one shape of Mamba-2 runs (mamba_ssm 2.3.2.post1, `ops/triton/ssd_*.py`):
@@ -47,7 +47,7 @@ impl FirstStep {
 
     /// In words: `the first step tunes 13 kernels, about 2 minutes without a cache`.
     pub fn words(&self) -> String {
-        let minutes = self.seconds.div_ceil(60);
+        let minutes = ((self.seconds + 30) / 60).max(1);
         let tunes = match self.kernels {
             0 => None,
             _ => Some(format!(

@@ -247,7 +247,8 @@ fn called(job: &Job) -> String {
         None => format!("any layout loads them: {}", identity.tied.why),
     };
     let mut lines = choices(job.case);
-    lines.extend(FirstStep::of(job).map(|first| ("first step", first.words())));
+    let first = FirstStep::of(job).map(|first| first.words().trim_start_matches("the first step ").to_string());
+    lines.extend(first.map(|words| ("first step", words)));
     lines.extend([
         ("job", identity.job_name.clone()),
         ("logs", job.logs()),

@@ -81,12 +81,7 @@ const SIGNATURES: &[Signature] = &[
         words: &["nccl"],
         also: &[" timeout", "timed out", "watchdog", " abort", "unhandled system error", "unhandled cuda error"],
     },
-    Signature {
-        name: "torchrun_report",
-        role: Role::Cascade,
-        words: &["childfailederror"],
-        also: &[],
-    },
+    Signature { name: "torchrun_report", role: Role::Cascade, words: &["childfailederror"], also: &[] },
     // torch/distributed/elastic/multiprocessing/errors: `traceback : Signal 9 (SIGKILL) received by PID 4711`.
     root("process_killed", &["(sigkill) received by pid"], &[]),
     root("package_missing", &["modulenotfounderror:", "no module named", "must install apex"], &[]),

@@ -73,7 +73,9 @@ impl Tracebacks {
         }
         let open = self.open.entry(line.stream).or_default();
         open.within = open.within.max(Within::of(line.text));
-        let Some((path, rest)) = behind(line.text, b"File \"").and_then(|rest| around(rest, b"\", line ")) else { return };
+        let Some((path, rest)) = behind(line.text, b"File \"").and_then(|rest| around(rest, b"\", line ")) else {
+            return;
+        };
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
         let within = behind(rest, b", in ").map(|name| format!(" in {}", diag::quote::bytes(name.trim_ascii(), 60)));
         let number = leading(digits(rest)).unwrap_or(0);

@@ -67,7 +67,10 @@ fn an_exception_that_says_nothing() {
     raise NotImplementedError
 NotImplementedError
 ";
-    assert_eq!(found(&(log.to_string() + &report("1", ENABLE))).words, "NotImplementedError (custom_spec.py:41 in spec)");
+    assert_eq!(
+        found(&(log.to_string() + &report("1", ENABLE))).words,
+        "NotImplementedError (custom_spec.py:41 in spec)"
+    );
 }
 
 #[test]
@@ -126,7 +129,10 @@ fn memory_that_ran_out() {
 
 #[test]
 fn a_process_that_was_killed() {
-    let cause = found(&("[default0]:step 1 loss 11.000000 seconds 9.000000\n".to_string() + &report("-9", "Signal 9 (SIGKILL) received by PID 4711")));
+    let cause = found(
+        &("[default0]:step 1 loss 11.000000 seconds 9.000000\n".to_string()
+            + &report("-9", "Signal 9 (SIGKILL) received by PID 4711")),
+    );
     assert_eq!(cause.words, "traceback : Signal 9 (SIGKILL) received by PID 4711");
     assert!(cause.hint.unwrap().contains("ran out of memory"));
 }

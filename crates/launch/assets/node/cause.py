@@ -74,10 +74,12 @@ class Finder:
                 self.causes.append(Cause(raised.group(1), (raised.group(2) or "")[:400], own or last, rank))
 
     def repeats(self) -> Cause | None:
-        """What a rank raised more than once before any step, where there was a restart."""
+        """What a rank raised more than once before any step, where there was a restart. What links and peers do may not
+        come back."""
         if self.has_stepped or not self.restarts:
             return None
-        return next((cause for cause, count in Counter(self.causes).items() if count > 1), None)
+        own = Counter(cause for cause in self.causes if not cause.type.startswith("Dist") and "NCCL" not in cause.message)
+        return next((cause for cause, count in own.items() if count > 1), None)
 
 
 def lines(path: str, first: int, is_followed: bool) -> Iterator[str]:

@@ -78,7 +78,9 @@ fn blocks(job: &Job) -> Vec<Package> {
         all.push(mamba);
         if !is_third {
             // pyproject.toml, `ssm`: causal-conv1d~=1.5.
-            all.push(Package::new("causal-conv1d", "M blocks").module("causal_conv1d").since("1.5.0", "1.5.4").below("2"));
+            all.push(
+                Package::new("causal-conv1d", "M blocks").module("causal_conv1d").since("1.5.0", "1.5.4").below("2"),
+            );
         }
         all.push(Package::new("einops", "M blocks"));
     }
@@ -88,7 +90,9 @@ fn blocks(job: &Job) -> Vec<Package> {
         all.push(fla.since("0.4.0", "0.4.0").below("0.5"));
     }
     if job.recipe.uses(Mixer::Mamba) || job.recipe.uses(Mixer::GatedDelta) {
-        all.push(Package::new("triton", "kernels of M and G blocks").since("3.5.0", "3.5.0").install("it comes with torch"));
+        all.push(
+            Package::new("triton", "kernels of M and G blocks").since("3.5.0", "3.5.0").install("it comes with torch"),
+        );
     }
     all
 }

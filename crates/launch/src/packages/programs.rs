@@ -34,7 +34,8 @@ fn torchtitan(job: &Job) -> Vec<Package> {
     let least = if dispatch == Dispatch::HybridEp { "2.14.0" } else { "2.12.0" };
     let torch = Package::new("torch", "torchtitan 0.3.0 (DataParallelMeshDims)").since(least, "2.15.0");
     // Its pyproject.toml.
-    let titan = Package::new("torchtitan", "the engine").since("0.3.0", "0.3.0").below("0.4").imports(&["torchtitan.train"]);
+    let titan =
+        Package::new("torchtitan", "the engine").since("0.3.0", "0.3.0").below("0.4").imports(&["torchtitan.train"]);
     let mut all = vec![torch, titan, Package::new("tyro", "torchtitan's configuration")];
     all.push(Package::new("datasets", "torchtitan's text loader").since("3.6.0", "4.7.0").below("4.8"));
     all.push(Package::new("tokenizers", "torchtitan's text loader").since("0.15.0", "0.22.1"));

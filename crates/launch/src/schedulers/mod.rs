@@ -42,8 +42,8 @@ pub fn files(scheduler: Scheduler, job: &Job, emission: &Emission) -> Result<Vec
         return Err(refused);
     }
     let mut files = emission.files.clone();
-    files.push(File::script("launch.sh", script::node(scheduler, job, emission)));
     files.extend(packages::files(job, emission));
+    files.push(File::script("launch.sh", script::node(scheduler, job, emission)));
     match scheduler {
         Scheduler::Torchrun => {}
         Scheduler::Slurm => files.push(slurm::file(job)?),

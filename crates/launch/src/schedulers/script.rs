@@ -200,7 +200,8 @@ fn start(job: &Job, emission: &Emission, restarts: u64) -> String {
         }
     }
     lines.extend(emission.shell_words());
-    let first = FirstStep::of(job).map_or(String::new(), |first| format!("printf '%s\\n' {}\n", quote::shell(&first.words())));
+    let first =
+        FirstStep::of(job).map_or(String::new(), |first| format!("printf '%s\\n' {}\n", quote::shell(&first.words())));
     format!("{exported}engine() {{\n{first}{}\n}}\n", lines.join(" \\\n  "))
 }
 

@@ -161,7 +161,9 @@ fn an_emitted_script_runs_nothing_of_a_recipes() {
     std::fs::create_dir_all(&stand_in).unwrap();
     let seen = base.join("seen");
     for name in ["torchrun", "python3"] {
-        let text = format!("#!/bin/sh\nprintf '%s\\0' \"$@\" > {}\n", quote::shell(&seen.display().to_string()));
+        // The script asks Python of its own files as well.
+        let own = "case $1 in */packages.py | */cause.py) exit 0 ;; esac";
+        let text = format!("#!/bin/sh\n{own}\nprintf '%s\\0' \"$@\" > {}\n", quote::shell(&seen.display().to_string()));
         let path = stand_in.join(name);
         std::fs::write(&path, text).unwrap();
         assert!(Command::new("chmod").arg("755").arg(&path).status().unwrap().success());

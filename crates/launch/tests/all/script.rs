@@ -41,6 +41,9 @@ fn case(base: &Path, mode: Mode) -> common::Case {
     case
 }
 
+/// What it says before the engine starts: Mamba-2 is in it.
+const TUNES: &str = "the first step tunes 13 kernels, about 2 minutes without a cache";
+
 /// Its script, started.
 fn start(base: &Path, case: &common::Case) -> Child {
     started(base, case, &[])
@@ -88,7 +91,7 @@ fn a_run_leaves_a_summary_and_keeps_the_one_before() {
     );
     assert_eq!(
         (&first["restarts"], &first["log"]["first_line"], &first["log"]["last_line"]),
-        (&0.into(), &1.into(), &2.into())
+        (&0.into(), &1.into(), &3.into())
     );
     let identity = Identity::of(&case.job());
     assert_eq!((&first["launch_id"], &first["mode"]), (&identity.launch_id.into(), &"nemo_native".into()));
@@ -97,7 +100,7 @@ fn a_run_leaves_a_summary_and_keeps_the_one_before() {
     }
     let folder = PathBuf::from(first["log"]["folder"].as_str().unwrap());
     let log = std::fs::read_to_string(folder.join(first["log"]["file"].as_str().unwrap())).unwrap();
-    assert_eq!(log, "one\ntwo\n");
+    assert_eq!(log, format!("{TUNES}\none\ntwo\n"));
     std::fs::write(folder.join("fail"), "").unwrap();
     assert_eq!(ended(start(&base, &case)).0, Some(7));
     let second = summary(&case);
@@ -105,7 +108,7 @@ fn a_run_leaves_a_summary_and_keeps_the_one_before() {
         (&second["state"], &second["exit_status"], &second["restarts"]),
         (&"failed".into(), &7.into(), &1.into())
     );
-    assert_eq!((&second["log"]["first_line"], &second["log"]["last_line"]), (&3.into(), &4.into()));
+    assert_eq!((&second["log"]["first_line"], &second["log"]["last_line"]), (&4.into(), &6.into()));
     let kept = std::fs::read_to_string(folder.join("summary-node0.0.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&kept).unwrap(), first);
 }
@@ -241,8 +244,9 @@ fn what_the_script_sets_a_policy_cannot() {
         let looped = text.lines().filter_map(|line| line.trim().strip_prefix("for ")?.split(' ').next());
         let carried: Vec<&str> = emission.environment.iter().map(|variable| variable.name.as_str()).collect();
         let named = assigned.chain(looped).filter(|name| !carried.contains(name) && *name != "PYTHONPATH");
-        // The script reads this one, and a message names it.
-        let named: Vec<&str> = named.filter(|name| *name != "SHARDWRIGHT_ADOPT_CHECKPOINTS").collect();
+        // The script reads these, and words of its own name them.
+        let read = ["SHARDWRIGHT_ADOPT_CHECKPOINTS", "SHARDWRIGHT_PACKAGES"];
+        let named: Vec<&str> = named.filter(|name| !read.contains(name)).collect();
         assert!(named.contains(&"summary") && named.contains(&"RDZV_HOST"), "{named:?}");
         for name in named {
             let refused = launch::Policy::parse(&format!("[environment.set]\n{name} = \"/x\"\n"));
@@ -286,7 +290,7 @@ fn a_receipt_is_recorded_at_the_end_whatever_the_end() {
     let here = base.join("launch").display().to_string();
     let (status, said, _) = recorded(&base, &case, "0", &recorder(&base, 0));
     assert_eq!(status, Some(0));
-    assert_eq!(said, format!("one\nrecorder: receipt record {here}\n\"state\": \"finished\"\n"));
+    assert_eq!(said, format!("{TUNES}\none\nrecorder: receipt record {here}\n\"state\": \"finished\"\n"));
     // The engine's own status is the job's, whether it could be recorded or not.
     let logs = PathBuf::from(case.job().logs());
     std::fs::write(logs.join("fail"), "").unwrap();
@@ -299,7 +303,7 @@ fn a_receipt_is_recorded_at_the_end_whatever_the_end() {
     assert!(status == Some(0) && said.ends_with("\n  shardwright receipt record .\n"), "{said}");
     // Node 0 speaks for all; and its log holds nothing of that.
     let (_, said, _) = recorded(&base, &case, "1", &recorder(&base, 0));
-    assert_eq!(said, "one\n");
+    assert_eq!(said, format!("{TUNES}\none\n"));
     let log = std::fs::read_to_string(logs.join("node0.log")).unwrap();
     assert!(!log.contains("recorder"), "{log}");
 }
@@ -358,11 +362,13 @@ report() {
 
 #[test]
 fn a_run_that_fails_leaves_its_first_exception() {
-    let base = folder("script-cause", &format!("{RAISED}echo 'step 1 loss 9.0 seconds 1.0'; raised >&2; report >&2; exit 1"));
+    let base =
+        folder("script-cause", &format!("{RAISED}echo 'step 1 loss 9.0 seconds 1.0'; raised >&2; report >&2; exit 1"));
     let case = case(&base, Mode::NemoNative);
     let (status, said) = ended(start(&base, &case));
     assert_eq!(status, Some(1));
-    let words = "rank 0: TypeError: unsupported operand type(s) for //: 'int' and 'NoneType' (training.py:4481 in train)";
+    let words =
+        "rank 0: TypeError: unsupported operand type(s) for //: 'int' and 'NoneType' (training.py:4481 in train)";
     assert!(said.contains(words), "{said}");
     let cause = &summary(&case)["cause"];
     assert_eq!((&cause["type"], &cause["rank"]), (&"TypeError".into(), &0.into()));
