@@ -5,6 +5,7 @@ Batches, steps and losses are those of its `pretrain_hybrid.py`, which is import
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ if str(HERE.parent) not in sys.path:
 
 from shardwright_megatron.side_embeddings import settings  # noqa: E402
 
-sys.path.insert(0, settings().engine_root)
+sys.path.insert(0, os.environ.get("SHARDWRIGHT_ENGINE", settings().engine_root))
 
 import pretrain_hybrid as theirs  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
@@ -44,6 +45,8 @@ def main() -> None:
     theirs.train_valid_test_datasets_provider.is_distributed = True
     train, store = inprocess_restart.maybe_wrap_for_inprocess_restart(pretrain)
     args = parse_and_validate_args(args_defaults={"tokenizer_type": "GPT2BPETokenizer"})
+    # Its forward step reads the name that its own main program sets.
+    theirs.args = args
     config = pretrain_cfg_container_from_args(args, hybrid_config_from_args(args, model_config_cls=SideModelConfig))
     provider, step = theirs.train_valid_test_datasets_provider, theirs.forward_step
     train(config, provider, ModelType.encoder_or_decoder, step, store=store)

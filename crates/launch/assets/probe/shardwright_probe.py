@@ -257,7 +257,9 @@ def megatron_words(rank: Rank) -> tuple[str, list[str]]:
     """The launch's arguments, less what keeps things, with what a probe needs."""
     entry = rank.probe["entry"][0]
     root = os.environ.get("SHARDWRIGHT_ENGINE")
-    program = os.path.join(root, os.path.basename(entry)) if root else entry
+    # An entry of ours lies here, and looks for the engine's scripts in the same place.
+    is_ours = (HERE / entry).is_file()
+    program = str(HERE / entry) if is_ours else os.path.join(root, os.path.basename(entry)) if root else entry
     words = []
     for argument in json.loads((HERE / "arguments.json").read_text(encoding="utf-8")):
         flag, values = argument["flag"], argument["values"]

@@ -5,6 +5,7 @@
 mod depth;
 mod model;
 mod run;
+mod side;
 mod spec;
 mod state;
 mod window;
@@ -25,7 +26,8 @@ pub use model::{GLU_BLOCK, fuses_experts};
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     let shape = Shape::of(job);
     let arguments = arguments(job, shape)?;
-    let entry = format!("{}/{}", job.policy.job.engine_root.trim_end_matches('/'), shape.script());
+    let root = job.policy.job.engine_root.trim_end_matches('/');
+    let entry = if side::is_on(job) { side::ENTRY.to_string() } else { format!("{root}/{}", shape.script()) };
     Ok(Emission {
         engine: layout::Engine::Megatron,
         lane: lane_of(job),
@@ -35,7 +37,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         arguments,
         on_command_line: true,
         environment: environment(job),
-        files: spec::file(job).into_iter().collect(),
+        files: spec::file(job).into_iter().chain(side::files(job)).collect(),
         seams: job.seams.iter().cloned().map(behind_m).collect(),
     })
 }
@@ -51,7 +53,7 @@ fn behind_m(seam: Seam) -> Seam {
 /// The argument list, or every reason why there is none.
 pub fn arguments(job: &Job, shape: Shape) -> Result<Vec<crate::Argument>, Vec<Finding>> {
     let mut list = List::default();
-    let mut findings = Vec::new();
+    let mut findings = side::findings(job);
     depth::arguments(job, shape, &mut list, &mut findings);
     model::arguments(job, &mut list, &mut findings);
     state::layout(job, &mut list);

@@ -14,9 +14,9 @@ const MODULE: &str = "custom_spec";
 
 const BUILT_IN: &str = "megatron.core.models.hybrid.hybrid_layer_specs";
 
-/// Seams that a patch keeps, as opposed to what a built-in block replaced.
+/// Seams that a patch of the layers keeps, as opposed to what a built-in block replaced.
 fn kept<'a>(job: &'a Job) -> impl Iterator<Item = &'a Seam> {
-    job.seams.iter().filter(|seam| !seam.gives_up)
+    job.seams.iter().filter(|seam| !seam.gives_up && seam.name != super::side::SEAM)
 }
 
 /// Whether some seam is kept by a patch.
