@@ -202,7 +202,8 @@ impl Emission {
         // An entry that carries its keys as words (MaxText) has one a line too.
         let keys = self.entry.iter().position(|word| word.contains('=')).unwrap_or(self.entry.len());
         let (start, keys) = self.entry.split_at(keys);
-        let checkout = if self.checkout.is_some() { "\"$engine_root\"/" } else { "" };
+        let is_theirs = self.checkout.is_some_and(|checkout| self.entry.first().is_some_and(|e| e == checkout.script));
+        let checkout = if is_theirs { "\"$engine_root\"/" } else { "" };
         let mut lines = vec![format!("{checkout}{}", quote::shell_line(start))];
         lines.extend(keys.iter().map(|word| quote::shell(word)));
         if self.on_command_line {

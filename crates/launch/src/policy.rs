@@ -193,6 +193,9 @@ impl Default for Storage {
 pub struct Data {
     /// Data sets in the engine's own form; the engine's made-up data when there are none.
     pub paths: Vec<String>,
+    /// Structure ids of every token, beside the data sets: for each, one of every component.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub structure: Vec<String>,
     /// Tokenizer: a name or path the engine's loader takes; a made-up one when there is none.
     pub tokenizer: Option<String>,
     /// The token behind which a document ends, in files that do not say where.

@@ -62,9 +62,10 @@ impl FirstStep {
     }
 }
 
-/// Has Triton print each kernel that it tuned, which is a sign of life and a count.
-pub fn environment(job: &Job) -> Option<EnvVar> {
-    let first = FirstStep::of(job).filter(|first| first.kernels > 0)?;
+/// Has Triton print each kernel that it tuned, which is a sign of life and a count, and keep the result.
+pub fn environment(job: &Job) -> Vec<EnvVar> {
+    let Some(first) = FirstStep::of(job).filter(|first| first.kernels > 0) else { return Vec::new() };
     let why = format!("says so of each kernel that the first step tunes, {} of them", first.kernels);
-    Some(EnvVar::new("TRITON_PRINT_AUTOTUNING", 1, why))
+    let kept = EnvVar::new("TRITON_CACHE_AUTOTUNING", 1, "what was tuned is kept for the next start");
+    vec![EnvVar::new("TRITON_PRINT_AUTOTUNING", 1, why), kept]
 }

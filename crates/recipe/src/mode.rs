@@ -200,16 +200,16 @@ impl Recipe {
         if self.suffix_has(mixer) { format!("{wanted}, in the prediction suffix too") } else { wanted.to_string() }
     }
 
-    /// No engine builds side embeddings in: a patch beside the token table keeps them.
+    /// No engine builds side embeddings in: a model builder of ours keeps them.
     fn side_seam(&self) -> Option<Seam> {
         let names: Vec<&str> = self.features.sides().map(|(name, _)| name).collect();
         (!names.is_empty()).then(|| Seam {
             name: "side-embeddings",
             layers: Vec::new(),
             wanted: format!("side channels: {}", names.join(", ")),
-            runs: "custom embedding beside the token table".to_string(),
+            runs: "our model builder, beside the token table of the first stage".to_string(),
             gives_up: false,
-            filled_by: Some("shardwright_megatron/sides.py"),
+            filled_by: Some("shardwright_megatron/side_embeddings.py"),
         })
     }
 

@@ -80,7 +80,40 @@ def kernel() -> tuple[Callable | None, str]:
         from mamba_ssm.ops.triton.mamba3.mamba3_siso_combined import mamba3_siso_combined
     except Exception as error:  # a missing package, or one of another version
         return None, f"{type(error).__name__}: {error}"
+    narrow()
     return mamba3_siso_combined, ""
+
+
+# Of each published kernel, the warps, stages, registers and other sizes that were fastest on an H200 (56 heads of 64, state
+# 64). Tuning compiles every configuration, one after another: five minutes over all, and seconds over these.
+FASTEST = {
+    "angle_dt_fwd_kernel": {"num_warps": 8, "num_stages": 3},
+    "mamba3_siso_fwd_kernel": {"num_warps": 4, "num_stages": 3, "maxnreg": 256},
+    "mamba3_siso_bwd_kernel_dzdo": {"num_warps": 2, "num_stages": 3, "CHUNK_SIZE": 32},
+    "mamba3_siso_bwd_kernel_dqkv": {"num_warps": 4, "num_stages": 2},
+    "mamba3_siso_bwd_kernel_rotary_bias_angles": {"num_warps": 4, "num_stages": 3},
+}
+# Kernels without a measured best tune over these: four warps, registers as the compiler has them.
+USUAL = {"num_warps": 4, "maxnreg": None}
+
+
+def narrow() -> None:
+    """On Hopper, leaves Mamba-3's kernels the configurations that were measured; elsewhere they tune over all of theirs."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        return
+    from mamba_ssm.ops.triton.mamba3 import angle_dt, mamba3_siso_bwd, mamba3_siso_fwd
+
+    for module in (angle_dt, mamba3_siso_bwd, mamba3_siso_fwd):
+        for name, kernel in vars(module).items():
+            if hasattr(kernel, "configs") and hasattr(kernel, "cache"):
+                wanted = FASTEST.get(name, USUAL)
+                kernel.configs = [one for one in kernel.configs if has(one, wanted)] or kernel.configs
+
+
+def has(config, wanted: dict) -> bool:
+    sizes = {"maxnreg": None, **config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
+    sizes["maxnreg"] = getattr(config, "maxnreg", None)
+    return all(sizes.get(key) == value for key, value in {"maxnreg": None, **wanted}.items())
 
 
 @lru_cache(maxsize=None)

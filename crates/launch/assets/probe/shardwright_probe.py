@@ -272,9 +272,10 @@ def megatron_words(rank: Rank) -> tuple[str, list[str]]:
     """The launch's arguments, less what keeps things, with what a probe needs."""
     entry = rank.probe["entry"][0]
     root = os.environ.get("SHARDWRIGHT_ENGINE")
+    # An entry of ours lies here, and looks for the engine's scripts in the same places.
     places = [root] if root else [os.path.dirname(entry), *sys.path] if os.path.isabs(entry) else sys.path
-    programs = [os.path.join(place, os.path.basename(entry)) for place in places if place]
-    program = next((path for path in programs if os.path.exists(path)), programs[0])
+    programs = [str(HERE / entry), *(os.path.join(place, os.path.basename(entry)) for place in places if place)]
+    program = next((path for path in programs if os.path.isfile(path)), programs[-1])
     words = []
     for argument in json.loads((HERE / "arguments.json").read_text(encoding="utf-8")):
         flag, values = argument["flag"], argument["values"]

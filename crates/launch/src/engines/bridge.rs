@@ -101,6 +101,7 @@ const OWN_NAME: &[&str] = &[
     "--moe-z-loss-coeff",
     "--moe-router-load-balancing-type",
     "--moe-aux-loss-coeff",
+    "--moe-permute-fusion",
     "--moe-token-dispatcher-type",
     "--moe-expert-capacity-factor",
     "--moe-pad-expert-input-to-capacity",
@@ -208,6 +209,10 @@ fn refusals(job: &Job, shape: Shape) -> Vec<Finding> {
     if shape == Shape::Hybrid && job.recipe.is_latent() {
         let message = "has no provider in Megatron-Bridge together with a hybrid stack";
         findings.push(unsayable("latent attention", message));
+    }
+    if job.recipe.features.sides().next().is_some() {
+        let message = "are built by an entry of ours to Megatron-LM, which Megatron-Bridge does not start";
+        findings.push(unsayable("side embeddings", message).hint("--frontend megatron-lm"));
     }
     if job.case.options.scaling.is_some() {
         let message = "is a named recipe of Megatron-Bridge's mixed precision, which is not emitted";

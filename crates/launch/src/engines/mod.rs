@@ -36,7 +36,7 @@ fn hinted(finding: Finding) -> Finding {
 }
 
 fn emission(job: &Job) -> Result<Emission, Vec<Finding>> {
-    let refused = rates(job);
+    let refused: Vec<Finding> = rates(job).into_iter().chain(structure(job)).collect();
     if !refused.is_empty() {
         return Err(refused);
     }
@@ -91,6 +91,19 @@ fn rates(job: &Job) -> Vec<Finding> {
         );
     }
     found
+}
+
+/// Ids of structure lie beside the tokens in Megatron's own form, and our entry to Megatron-LM reads them.
+fn structure(job: &Job) -> Option<Finding> {
+    let engine = engine_of(job);
+    let is_read = engine == Engine::Megatron && job.frontend != Frontend::Bridge;
+    if is_read || job.policy.data.structure.is_empty() {
+        return None;
+    }
+    let name = if engine == Engine::Megatron { "Megatron-Bridge" } else { engine.name() };
+    let message = format!("{name} reads no structure ids");
+    let finding = Finding::error("launch/structure", Blame::Engine, "policy.data.structure", message);
+    Some(finding.hint("--engine megatron, or no `structure` in the policy's [data]"))
 }
 
 fn written(job: &Job) -> Result<Emission, Vec<Finding>> {

@@ -62,6 +62,7 @@ const BIASES: &str = "biases are the whole model's: `--disable-bias-linear`, ref
 const BUILT_IN: &str = "the built-in mixer is one way only, refused where the recipe differs";
 const ONE_ACTIVATION: &str =
     "one activation for the whole model: `--swiglu`, `--squared-relu`, `--quick-geglu` or none";
+const SIDES: &str = "shardwright_megatron/sides.json";
 const SPEC: &str = "`blocks.json` of the package that is written with the launch";
 
 const MEGATRON: Table = &[
@@ -115,8 +116,8 @@ const MEGATRON: Table = &[
     ("features.dsa.*", Said(&["--hybrid-layer-pattern"])),
     ("features.mtp.shared", Checked("`--mtp-use-repeated-layer`, or a stack a depth")),
     ("features.mtp.*", Said(&["--mtp-num-layers", "--hybrid-layer-pattern"])),
-    ("features.ngram_hash.*", Said(&[SPEC])),
-    ("features.structure.*", Said(&[SPEC])),
+    ("features.ngram_hash.*", Said(&[SIDES])),
+    ("features.structure.*", Said(&[SIDES])),
     ("precision.*", Said(&["--bf16", "--accumulate-allreduce-grads-in-fp32", "--use-precision-aware-optimizer"])),
     ("optimizer.*", Said(&["--optimizer"])),
 ];

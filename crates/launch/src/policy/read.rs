@@ -140,9 +140,12 @@ fn bytes(text: &str) -> Option<u64> {
 fn data(section: &mut Section) -> Data {
     let paths = words(section, "paths").unwrap_or_default();
     arguments(section, "paths", &paths);
+    let structure = words(section, "structure").unwrap_or_default();
+    arguments(section, "structure", &structure);
     let is_said = section.has("end_of_document");
     let end_of_document = section.natural_or("end_of_document", MOST, 0).filter(|_| is_said);
-    Data { paths, tokenizer: argument(section, "tokenizer"), end_of_document, teacher: argument(section, "teacher") }
+    let (tokenizer, teacher) = (argument(section, "tokenizer"), argument(section, "teacher"));
+    Data { paths, structure, tokenizer, end_of_document, teacher }
 }
 
 fn run(section: &mut Section) -> Run {

@@ -205,3 +205,86 @@ fn fused_experts_are_told_what_their_kernels_read() {
     case.case = case.case.with_options(|options| options.kernels.expert_fusion = true);
     assert_eq!(told(&case), (Some("32".to_string()), Some("1".to_string()), true));
 }
+
+/// Megatron-Core 0.19.2 norms the key/value latent together with queries alone; the refusal says so in its words.
+#[test]
+fn a_lone_latent_norm_is_refused_in_the_engines_words() {
+    let request =
+        LayoutRequest { world: Some(8), ep: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
+    let case = common::Case::new(&common::recipe("deepseek-v2-lite"), &request, Seams::Refuse).unwrap();
+    let findings = common::assert_refused(case.emit(), "megatron/unsayable");
+    assert!(findings[0].message.contains("qk_layernorm/qk_l2_norm are supposed to be disabled"), "{findings:?}");
+    assert!(findings[0].hint.as_deref().is_some_and(|hint| hint.contains("fsdp2")), "{findings:?}");
+}
+
+/// Megatron-Bridge 0.6.2 sets `model.moe_permute_fusion` in its own recipes of experts (`recipes/qwen/h100/qwen3_moe.py`).
+#[test]
+fn bridge_has_experts() {
+    for name in ["mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"] {
+        let request =
+            LayoutRequest { world: Some(64), ep: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
+        let mut case = common::Case::new(&common::recipe(name), &request, Seams::Refuse).unwrap();
+        case.frontend = launch::Frontend::Bridge;
+        let emission = case.emit().unwrap_or_else(|findings| panic!("{name}: {findings:?}"));
+        let said = |key: &str| emission.arguments.iter().find(|a| a.flag == key).map(|a| a.values.join(" "));
+        assert_eq!(said("model.moe_permute_fusion").as_deref(), Some("True"), "{name}");
+    }
+}
+
+fn with_sides(mode: Mode, data: launch::policy::Data) -> common::Case {
+    use recipe::Feature::{NgramHash, Structure};
+    let tp = if mode == Mode::NemoNative { 2 } else { 1 };
+    let recipe = common::recipe("nam56r").with_features(&[NgramHash, Structure], &[]).unwrap();
+    let engine = Some(Engine::Megatron);
+    let request = LayoutRequest { world: Some(8), tp: Some(tp), mode: Some(mode), engine, ..LayoutRequest::default() };
+    let mut case = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
+    case.policy.data = data;
+    case
+}
+
+/// `HybridModel` builds its own token table: the entry is ours, and no patch of the layers is asked for.
+#[test]
+fn side_embeddings_have_an_entry_of_their_own() {
+    for mode in [Mode::NemoNative, Mode::AuthorDp] {
+        let emission = with_sides(mode, launch::policy::Data::default()).emit().unwrap();
+        assert_eq!(emission.entry, ["shardwright_megatron/pretrain.py"]);
+        let file = |name: &str| emission.files.iter().find(|f| f.path == name).map(|f| f.contents.as_str());
+        for name in ["pretrain.py", "side_data.py", "side_embeddings.py", "side_model.py"] {
+            assert!(file(&format!("shardwright_megatron/{name}")).is_some(), "{name}");
+        }
+        let settings: Value = serde_json::from_str(file("shardwright_megatron/sides.json").unwrap()).unwrap();
+        let lookups = settings["sides"][0]["lookups"].as_array().unwrap();
+        assert_eq!((settings["engine_root"].as_str(), lookups.len()), (Some("/opt/engine"), 16));
+        assert_eq!((&lookups[0]["rows"], &lookups[15]["rows"]), (&Value::from(499_801), &Value::from(500_041)));
+        let read = |table: usize| lookups[table]["factors"].as_array().unwrap().len();
+        assert_eq!((read(0), read(7), read(8), read(15)), (2, 2, 3, 3));
+        assert_eq!(settings["sides"][1]["from_data"], Value::from(false));
+        let patched = file("custom_spec.py").is_some_and(|text| text.contains("\"side-embeddings\""));
+        assert!(!patched, "a layer spec cannot fill it");
+    }
+    assert_eq!(nam56r(Mode::NemoNative).entry, ["/opt/engine/pretrain_hybrid.py"]);
+}
+
+/// Structure ids come with real data: one stream a component, beside each data set.
+#[test]
+fn structure_ids_lie_beside_the_data() {
+    let texts = |all: &[&str]| all.iter().map(|one| one.to_string()).collect::<Vec<_>>();
+    let data = |paths: &[&str], structure: &[&str]| launch::policy::Data {
+        paths: texts(paths),
+        structure: texts(structure),
+        ..launch::policy::Data::default()
+    };
+    let blend = ["0.3", "/a", "0.7", "/b"];
+    let emission = with_sides(Mode::NemoNative, data(&blend, &["/a1", "/a2", "/b1", "/b2"])).emit().unwrap();
+    let file = emission.files.iter().find(|f| f.path == "shardwright_megatron/sides.json").unwrap();
+    let settings: Value = serde_json::from_str(&file.contents).unwrap();
+    assert_eq!(settings["streams"], serde_json::json!({ "/a": ["/a1", "/a2"], "/b": ["/b1", "/b2"] }));
+    assert_eq!(settings["sides"][1]["from_data"], Value::from(true));
+    for wrong in [data(&blend, &["/a1", "/a2"]), data(&blend, &[]), data(&[], &["/a1", "/a2"])] {
+        common::assert_refused(with_sides(Mode::NemoNative, wrong).emit(), "launch/structure");
+    }
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Fsdp2), ..LayoutRequest::default() };
+    let mut other = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+    other.policy.data = data(&["/a"], &["/a1"]);
+    common::assert_refused(other.emit(), "launch/structure");
+}

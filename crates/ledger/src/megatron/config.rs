@@ -228,7 +228,7 @@ impl Config {
             mamba3: supported::mamba3(recipe, layout)?,
             recurrent: supported::recurrent(recipe, layout)?,
             gated_delta: supported::gated_delta(recipe, layout)?,
-            sides: supported::sides(recipe, layout)?,
+            sides: supported::sides(recipe)?,
             suffix: supported::suffix(recipe)?,
             indexer: supported::indexer(recipe, layout)?,
             recompute: supported::recomputed(&layout.recompute)?,

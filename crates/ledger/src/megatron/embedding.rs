@@ -15,16 +15,13 @@ pub(super) struct Tables {
     pub sides: Vec<SideParams>,
 }
 
-impl Tables {
-    /// Whether something is added to the looked-up tokens: they are then summed over
-    /// tensor-parallel ranks first and cut along the sequence last.
-    fn adds(&self) -> bool {
-        self.positions.is_some() || !self.sides.is_empty()
-    }
+/// Looks tokens up, leaves them as layers expect them, and adds what stands beside the table.
+pub(super) fn forward(c: &Rank, tables: &Tables) -> Tensor {
+    tables.sides.iter().fold(tokens(c, tables), |x, side| side::add(c, &x, side))
 }
 
-/// Looks tokens up and leaves them as layers expect them.
-pub(super) fn forward(c: &Rank, tables: &Tables) -> Tensor {
+/// With learned positions, tokens are summed over tensor-parallel ranks first and cut along the sequence last.
+fn tokens(c: &Rank, tables: &Tables) -> Tensor {
     let config = &c.config;
     let elements = config.tokens * config.hidden;
     let mut x = lookup(c, &tables.tokens, config.vocab);
@@ -34,11 +31,8 @@ pub(super) fn forward(c: &Rank, tables: &Tables) -> Tensor {
     if let Some(positions) = &tables.positions {
         x = add_positions(c, &x, positions);
     }
-    for side in &tables.sides {
-        x = side::add(c, &x, side);
-    }
     if config.sp {
-        return if tables.adds() { split(c, x) } else { scatter(c, x) };
+        return if tables.positions.is_some() { split(c, x) } else { scatter(c, x) };
     }
     if config.micro_batch > 1 {
         // [b, s, h] to [s, b, h].

@@ -1,8 +1,8 @@
-//! Side tables beside the token table. Megatron has none: this follows the custom embedding of
-//! DatasunriseOU/cppmega (`cppmega/megatron/custom_embedding.py`), whose modules are plain torch
-//! and whole on every rank, and whose output is added before tokens are cut along the sequence.
+//! Side tables beside the token table. Megatron has none: this follows the module that a launch brings along
+//! (`launch/assets/megatron/side_embeddings.py`): plain torch, whole on every rank, added to the rank's own
+//! part of the sequence. Rows of whole sequences, which the batch finds first, are not replayed.
 
-use super::ops::{grad_of, passes, weight_grad};
+use super::ops::{grad_of, makes, passes, weight_grad};
 use super::params::{Param, Params};
 use super::rank::Rank;
 use recipe::Role;
@@ -30,19 +30,26 @@ impl SideParams {
     }
 }
 
-/// Looks every token up in each table, projects what was found onto the hidden width, and adds it.
+/// Looks this rank's tokens up, weighs what was found, projects it onto the hidden width, and adds it.
 pub(super) fn add(c: &Rank, x: &Tensor, side: &SideParams) -> Tensor {
     let before = c.tape.origin();
     c.tape.enter(Origin::SideEmbedding);
-    let found = lookup(c, side);
+    let tokens = x.elements() / c.config.hidden;
+    let mut found = lookup(c, side, tokens);
+    if let Some(scales) = &side.scales {
+        found = weigh(c, &found, scales);
+    }
+    if side.sizes.components() > 1 {
+        let summed = c.act(tokens * side.sizes.tables * side.sizes.dim, "side sums");
+        makes(c, &found, &summed, Vec::new(), found.elements(), BF16);
+        found = summed;
+    }
     c.torch_product();
-    let projected = c.act(c.config.tokens * c.config.hidden, "side projection");
-    let (width, weight, scales) = (found.elements(), side.proj.elements, side.scales.as_ref().map(|s| s.elements));
-    let edges = [found.edge(), side.proj.edge()].into_iter().chain(side.scales.iter().map(|s| s.edge())).collect();
+    let projected = c.act(x.elements(), "side projection");
+    let (width, weight) = (found.elements(), side.proj.elements);
+    let edges = vec![found.edge(), side.proj.edge()];
     c.tape.record(edges, &[&projected], vec![found.clone()], move |t, _, _saved| {
-        let dx = grad_of(t, width, BF16, "side gradient");
-        let scales = scales.map(|elements| Some(weight_grad(t, elements)));
-        [Some(dx), Some(weight_grad(t, weight))].into_iter().chain(scales).collect()
+        vec![Some(grad_of(t, width, BF16, "side gradient")), Some(weight_grad(t, weight))]
     });
     drop(found);
     c.tape.enter(before);
@@ -51,10 +58,23 @@ pub(super) fn add(c: &Rank, x: &Tensor, side: &SideParams) -> Tensor {
     out
 }
 
+/// Rows times their component's scale; the scales' gradient is a product of the same size, then a sum.
+fn weigh(c: &Rank, found: &Tensor, scales: &Rc<Param>) -> Tensor {
+    let (elements, count) = (found.elements(), scales.elements);
+    let out = c.act(elements, "side rows weighed");
+    let edges = vec![found.edge(), scales.edge()];
+    c.tape.record(edges, &[&out], vec![found.clone()], move |t, _, _saved| {
+        let rows = grad_of(t, elements, BF16, "side gradient");
+        let _products = grad_of(t, elements, BF16, "scale products");
+        vec![Some(rows), Some(weight_grad(t, count))]
+    });
+    out
+}
+
 /// Backward is dense over the table, with fp32 partial sums by segment of equal rows
 /// (`aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu`).
-fn lookup(c: &Rank, side: &SideParams) -> Tensor {
-    let (lookups, dim, rows) = (c.config.tokens * side.sizes.tables, side.sizes.dim, side.sizes.rows);
+fn lookup(c: &Rank, side: &SideParams, tokens: u64) -> Tensor {
+    let (lookups, dim, rows) = (tokens * side.sizes.lookups(), side.sizes.dim, side.sizes.rows);
     let ids = c.act_of(lookups, INT64, "side ids");
     let out = c.act(lookups * dim, "side rows");
     let elements = side.table.elements;

@@ -368,10 +368,13 @@ pub(super) fn gated_delta(recipe: &Recipe, layout: &Layout) -> Result<Option<Gat
     Ok(used.cloned())
 }
 
-pub(super) fn sides(recipe: &Recipe, layout: &Layout) -> Result<Vec<SideEmbedding>, Unmodelled> {
+pub(super) fn sides(recipe: &Recipe) -> Result<Vec<SideEmbedding>, Unmodelled> {
     let sides: Vec<_> = recipe.features.sides().map(|(_, side)| side.clone()).collect();
-    if layout.pp.splits() && sides.iter().any(|side| side.stage == OwnerStage::Last) {
-        return refuse("side embeddings on the last stage", "no token table stands there that they could be added to");
+    if sides.iter().any(|side| side.stage == OwnerStage::Last) {
+        return refuse(
+            "side embeddings on the last stage",
+            "the stack keeps the final norm to itself, and nothing can be added before it",
+        );
     }
     Ok(sides)
 }

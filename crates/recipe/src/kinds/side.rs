@@ -9,6 +9,10 @@
 //! stream behind the last layer, before the final norm and the prediction suffix. Where a cut of
 //! depth falls changes neither.
 
+mod lookup;
+
+pub use lookup::Lookup;
+
 use super::{Bias, Emitter};
 use crate::limits;
 use crate::tensor::{Dim, Role, Surface};
@@ -39,6 +43,8 @@ pub struct SideEmbedding {
     pub tables: u64,
     /// Learned scales, one a component, where components are summed.
     pub scales: u64,
+    /// Rows of each lookup's share; equal shares when empty.
+    pub sizes: Vec<u64>,
     /// The stage that holds it, which also decides where it is added.
     pub stage: OwnerStage,
 }
@@ -51,15 +57,30 @@ impl SideEmbedding {
         let tables = section.count_or("tables", limits::HEADS, 1);
         let scales = section.natural_or("scales", limits::HEADS, 0);
         let stage = section.choice("stage", OwnerStage::ALL, OwnerStage::First);
-        let side = || Some(SideEmbedding { rows: rows?, dim: dim?, tables: tables?, scales: scales?, stage });
+        let sizes = section.naturals("sizes", limits::VOCAB).unwrap_or_default();
+        let side = || Some(SideEmbedding { rows: rows?, dim: dim?, tables: tables?, scales: scales?, sizes, stage });
         let side = side();
-        if let Some(side) = side.as_ref().filter(|side| side.rows < side.lookups()) {
-            let message = format!("{} rows are fewer than the {} lookups of a token", side.rows, side.lookups());
-            let finding = Finding::error("side/rows", Blame::Recipe, "rows", message);
-            section.report("rows", finding.hint("every table, and every component of one, has a row at least"));
+        if let Some((key, finding)) = side.as_ref().and_then(SideEmbedding::finding) {
+            section.report(key, finding);
         }
         section.finish();
         side
+    }
+
+    /// What is wrong with its rows, and the key that says them.
+    fn finding(&self) -> Option<(&'static str, Finding)> {
+        let (rows, lookups, sizes) = (self.rows, self.lookups(), &self.sizes);
+        let error = |key, message| Some((key, Finding::error("side/rows", Blame::Recipe, key, message)));
+        let (key, finding) = if rows < lookups {
+            error("rows", format!("{rows} rows are fewer than the {lookups} lookups of a token"))
+        } else if !sizes.is_empty() && (sizes.len() as u64 != lookups || sizes.contains(&0)) {
+            error("sizes", format!("{} sizes are not one for each of the {lookups} lookups of a token", sizes.len()))
+        } else if !sizes.is_empty() && sizes.iter().sum::<u64>() != rows {
+            error("sizes", format!("{} rows of all shares are not the {rows} of the table", sizes.iter().sum::<u64>()))
+        } else {
+            None
+        }?;
+        Some((key, finding.hint("every table, and every component of one, has a row at least")))
     }
 
     /// Lookups of a token: one for every component of every table.
@@ -72,9 +93,13 @@ impl SideEmbedding {
         self.scales.max(1)
     }
 
-    /// Rows a lookup may find: shares lie one behind the other, the larger ones first. Lookups count
-    /// through the components of the first table, then those of the next.
+    /// Rows a lookup may find: shares lie one behind the other; equal ones differ by a row at most, the
+    /// larger ones first. Lookups count through the components of the first table, then those of the next.
     pub fn share(&self, lookup: u64) -> Range<u64> {
+        if let Some(&size) = self.sizes.get(lookup as usize) {
+            let start = self.sizes[..lookup as usize].iter().sum();
+            return start..start + size;
+        }
         let (each, more) = (self.rows / self.lookups(), self.rows % self.lookups());
         let start = lookup * each + lookup.min(more);
         start..start + each + u64::from(lookup < more)
@@ -86,6 +111,9 @@ impl SideEmbedding {
         toml.int("dim", self.dim);
         toml.int_unless("tables", self.tables, 1);
         toml.int_unless("scales", self.scales, 0);
+        if !self.sizes.is_empty() {
+            toml.ints("sizes", &self.sizes);
+        }
         toml.word_unless("stage", self.stage.name(), OwnerStage::First.name());
     }
 
@@ -107,10 +135,23 @@ mod tests {
 
     #[test]
     fn shares_cover_the_rows() {
-        let side = SideEmbedding { rows: 25, dim: 4, tables: 3, scales: 2, stage: OwnerStage::First };
-        let shares: Vec<_> = (0..side.lookups()).map(|l| side.share(l)).collect();
-        assert_eq!(shares.len(), 6);
-        assert_eq!(shares.iter().cloned().flatten().collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
+        let equal =
+            SideEmbedding { rows: 25, dim: 4, tables: 3, scales: 2, sizes: Vec::new(), stage: OwnerStage::First };
+        let unequal = SideEmbedding { sizes: vec![9, 1, 2, 3, 4, 6], ..equal.clone() };
+        for side in [equal, unequal] {
+            let shares: Vec<_> = (0..side.lookups()).map(|l| side.share(l)).collect();
+            assert_eq!(shares.len(), 6);
+            assert_eq!(shares.iter().cloned().flatten().collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn sizes_are_one_a_lookup_and_make_up_the_rows() {
+        let text = crate::builtin::find("nam56r").unwrap().to_toml();
+        for wrong in ["[9, 15]", "[25]", "[0, 25]"] {
+            let findings = crate::Recipe::parse(&text.replace("[9, 16]", wrong)).unwrap_err();
+            assert_eq!((findings[0].rule, &*findings[0].object), ("side/rows", "sizes"), "{findings:#?}");
+        }
     }
 
     #[test]

@@ -8,11 +8,11 @@
 use super::{Cx, Linear};
 use crate::mat::{Mat, axpy, dot};
 use crate::model::Tokens;
-use crate::params::{Id, Shelf, hash};
+use crate::params::{Id, Shelf};
 use crate::rank::Rank;
 use crate::real::Real;
 use comm::Result;
-use recipe::kinds::side::{OwnerStage, SideEmbedding};
+use recipe::kinds::side::{Lookup, OwnerStage, SideEmbedding};
 use recipe::{Place, Recipe};
 use std::ops::Range;
 
@@ -62,59 +62,13 @@ struct Side {
     tables: usize,
 }
 
-/// One lookup of a token: which rows of the tables it may select, and which tokens decide.
-struct Lookup {
-    rows: Range<usize>,
-    /// Which of the concatenated tables' columns it is added to.
-    table: usize,
-    component: usize,
-    /// One odd factor for each token of the n-gram, the latest first.
-    factors: Vec<u64>,
-    bias: u64,
-}
-
-/// How many tokens decide a lookup: the first half of the hash tables reads pairs, the other triples, as
-/// cppmega's `orders = (2, 3)`. Structure is a channel of the data that rehearsals do not have; it is
-/// taken from the token alone.
-fn order(name: &str, side: &SideEmbedding, table: u64) -> usize {
-    match name {
-        "ngram_hash" if 2 * table < side.tables => 2,
-        "ngram_hash" => 3,
-        _ => 1,
-    }
-}
-
-impl Lookup {
-    fn new(name: &str, side: &SideEmbedding, index: u64) -> Lookup {
-        let (table, component) = (index / side.components(), index % side.components());
-        let share = side.share(index);
-        let key = hash(name.bytes().fold(0, |key, byte| hash(key, u64::from(byte))), index);
-        Lookup {
-            rows: share.start as usize..share.end as usize,
-            table: table as usize,
-            component: component as usize,
-            factors: (0..order(name, side, table) as u64).map(|back| hash(key, back) >> 32 | 1).collect(),
-            bias: hash(key, u64::MAX) >> 32,
-        }
-    }
-
-    /// The row for the token at a position: exclusive-or of the products of ids and factors. Ids before
-    /// the start of a sequence are zero.
-    fn row(&self, sequence: &[u32], position: usize) -> usize {
-        let id = |back: usize| position.checked_sub(back).map_or(0, |at| u64::from(sequence[at]));
-        let products = self.factors.iter().enumerate().map(|(back, factor)| factor.wrapping_mul(id(back)));
-        let hashed = products.fold(self.bias, |sum, product| sum ^ product);
-        self.rows.start + hashed as usize % self.rows.len()
-    }
-}
-
 impl Side {
     fn new(name: &str, side: &SideEmbedding, shelf: &Shelf) -> Side {
         Side {
             table: shelf.id(&format!("side.{name}.table.weight")),
             proj: Linear::new(shelf, &format!("side.{name}.proj")),
             scales: shelf.find(&format!("side.{name}.scales")),
-            lookups: (0..side.lookups()).map(|index| Lookup::new(name, side, index)).collect(),
+            lookups: Lookup::all(name, side),
             dim: side.dim as usize,
             tables: side.tables as usize,
         }
@@ -125,16 +79,18 @@ impl Side {
     fn each(&self, rank: &Rank, tokens: &Tokens, mut visit: impl FnMut(usize, &Lookup, usize)) {
         let own = rank.shard_positions().into_iter().flat_map(|at| tokens.sequences.iter().map(move |s| (at, s)));
         for (row, (position, sequence)) in own.enumerate() {
-            self.lookups.iter().for_each(|lookup| visit(row, lookup, lookup.row(sequence, position)));
+            let before = |back: usize| position.checked_sub(back).map_or(0, |at| u64::from(sequence[at]));
+            self.lookups.iter().for_each(|lookup| visit(row, lookup, lookup.row(before) as usize));
         }
     }
 
     fn columns(&self, lookup: &Lookup) -> Range<usize> {
-        lookup.table * self.dim..(lookup.table + 1) * self.dim
+        let table = lookup.table as usize;
+        table * self.dim..(table + 1) * self.dim
     }
 
     fn scale<R: Real>(&self, weights: &[Mat<R>], lookup: &Lookup) -> R {
-        self.scales.map_or(R::ONE, |scales| weights[scales.0].data[lookup.component])
+        self.scales.map_or(R::ONE, |scales| weights[scales.0].data[lookup.component as usize])
     }
 
     /// Rows that tokens select: components summed, tables side by side.
@@ -158,7 +114,7 @@ impl Side {
             let d = &dfound.row(row)[self.columns(lookup)];
             axpy(cx.grads[self.table.0].row_mut(at), self.scale(cx.weights, lookup), d);
             if let Some(scales) = self.scales {
-                cx.grads[scales.0].data[lookup.component] += dot(d, cx.weights[self.table.0].row(at));
+                cx.grads[scales.0].data[lookup.component as usize] += dot(d, cx.weights[self.table.0].row(at));
             }
         });
     }

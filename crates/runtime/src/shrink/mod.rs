@@ -328,7 +328,11 @@ impl Shrinker {
         self.first([()], |recipe, _, ()| {
             let sides = [&mut recipe.features.ngram_hash, &mut recipe.features.structure];
             for side in sides.into_iter().flatten().map(|switch| &mut switch.value) {
-                side.rows = side.rows.min(aim::VOCAB.max(2 * side.lookups()));
+                let rows = aim::VOCAB.max(2 * side.lookups());
+                if side.rows > rows {
+                    side.rows = rows;
+                    side.sizes.clear();
+                }
                 side.dim = side.dim.min(aim::HEAD);
             }
         });

@@ -2,7 +2,7 @@
 //! depths, or transformer layers with frequencies and a pipeline layout.
 
 use super::super::list::List;
-use super::{replaced, spec};
+use super::{replaced, side, spec};
 use crate::emission::Kind;
 use crate::job::Job;
 use diag::Finding;
@@ -26,7 +26,8 @@ impl Shape {
         let repeats_last = suffix.is_none_or(|layer| recipe.layers.last() == Some(layer));
         let is_plain = recipe.layers.iter().all(is_transformer) && repeats_last;
         let sparse_everywhere = recipe.features.dsa().is_none();
-        if is_plain && sparse_everywhere && !spec::is_needed(job) { Shape::Gpt } else { Shape::Hybrid }
+        let is_built_in = !spec::is_needed(job) && !side::is_on(job);
+        if is_plain && sparse_everywhere && is_built_in { Shape::Gpt } else { Shape::Hybrid }
     }
 
     /// The script that builds it.

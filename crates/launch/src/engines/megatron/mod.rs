@@ -5,6 +5,7 @@
 mod depth;
 mod model;
 mod run;
+mod side;
 mod spec;
 mod state;
 mod window;
@@ -26,7 +27,8 @@ pub use spec::{MODULE as SPEC_MODULE, files as package};
 pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
     let shape = Shape::of(job);
     let arguments = arguments(job, shape)?;
-    let (entry, checkout) = checkout(shape.script()).entry(job.policy.job.engine_root.as_deref());
+    let (script, checkout) = checkout(shape.script()).entry(job.policy.job.engine_root.as_deref());
+    let entry = if side::is_on(job) { side::ENTRY.to_string() } else { script };
     Ok(Emission {
         engine: layout::Engine::Megatron,
         lane: lane_of(job),
@@ -37,7 +39,7 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
         arguments,
         on_command_line: true,
         environment: environment(job),
-        files: spec::files(job),
+        files: spec::files(job).into_iter().chain(side::files(job)).collect(),
         seams: job.seams.iter().cloned().map(behind_m).collect(),
     })
 }
@@ -63,7 +65,7 @@ fn behind_m(seam: Seam) -> Seam {
 /// The argument list, or every reason why there is none.
 pub fn arguments(job: &Job, shape: Shape) -> Result<Vec<crate::Argument>, Vec<Finding>> {
     let mut list = List::default();
-    let mut findings = Vec::new();
+    let mut findings = side::findings(job);
     depth::arguments(job, shape, &mut list, &mut findings);
     model::arguments(job, &mut list, &mut findings);
     state::layout(job, &mut list);

@@ -173,9 +173,14 @@ fn latent(recipe: &Recipe, mla: &Mla, list: &mut List, findings: &mut Vec<Findin
     list.set(NATIVE, "--qk-pos-emb-head-dim", mla.rope_dim, &format!("{from}.rope_dim"), why);
     list.set(NATIVE, "--v-head-dim", mla.v_dim, &format!("{from}.v_dim"), why);
     if mla.latent_norm && mla.q_rank.is_none() {
-        // core/transformer/mla_qk_norm_config.py: the query norm then stands before the projection, as wide as hidden.
-        let message = "a normalised key/value latent brings a norm before queries that have no latent";
-        findings.push(unsayable("attention.latent_norm", message));
+        // core/transformer/mla_qk_norm_config.py: the query norm is then fused with `linear_q_proj`, as wide as hidden; and
+        // an explicit norm of the latent is refused without the flag.
+        let message = "`--qk-layernorm` norms the key/value latent, and the hidden state before queries, which have no \
+                       latent here, as well; without it Megatron-Core says \"qk_layernorm/qk_l2_norm are supposed to be \
+                       disabled\"";
+        let hint =
+            "--engine fsdp2 has the latent's norm alone; with `latent_norm = false` in [attention] it is another model";
+        findings.push(unsayable("attention.latent_norm", message).hint(hint));
     }
     if mla.latent_norm {
         list.switch(NATIVE, "--qk-layernorm", &format!("{from}.latent_norm"), "the latents are normalised");

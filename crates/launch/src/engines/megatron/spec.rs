@@ -39,9 +39,9 @@ const MODULES: &[(&str, &str, Option<&str>)] = &[
     ("shared_expert.py", asset!("megatron/shared_expert.py"), Some("shared-expert-activation")),
 ];
 
-/// Seams that a patch keeps, as opposed to what a built-in block replaced.
+/// Seams that a patch of the layers keeps, as opposed to what a built-in block replaced.
 fn kept<'a>(job: &'a Job) -> impl Iterator<Item = &'a Seam> {
-    job.seams.iter().filter(|seam| !seam.gives_up)
+    job.seams.iter().filter(|seam| !seam.gives_up && seam.name != super::side::SEAM)
 }
 
 /// Whether some seam is kept by a patch.
@@ -75,7 +75,7 @@ pub fn files(job: &Job) -> Vec<File> {
 /// What `spec.py` reads.
 fn blocks(job: &Job) -> Value {
     let recipe = job.recipe;
-    let (eps, features) = (recipe.norm_eps, &recipe.features);
+    let eps = recipe.norm_eps;
     let has = |name: &str| kept(job).any(|seam| seam.name == name);
     let mamba3 = match &recipe.mamba {
         Some(Mamba::Three(m)) if has("mamba3-mixer") => json!({
@@ -98,16 +98,8 @@ fn blocks(job: &Job) -> Value {
         "mamba3": mamba3,
         "m2rnn": m2rnn,
         "shared_expert": shared.map(|s| json!({"ffn": s.ffn, "activation": s.activation.name()})),
-        "ngram_hash": features.ngram_hash.as_ref().and_then(|s| s.active()).map(side),
-        "structure": features.structure.as_ref().and_then(|s| s.active()).map(side),
         "patches": kept(job).filter_map(|seam| patch(job, seam)).collect::<Vec<_>>(),
         "unfilled": job.unfilled(kept(job)),
-    })
-}
-
-fn side(side: &SideEmbedding) -> Value {
-    json!({
-        "rows": side.rows, "dim": side.dim, "tables": side.tables, "scales": side.scales, "stage": side.stage.name(),
     })
 }
 

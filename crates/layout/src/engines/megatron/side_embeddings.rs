@@ -1,11 +1,12 @@
-//! There are no side embeddings; a mode names them as a seam.
+//! Side embeddings are added where tokens enter, by the model builder that a launch brings along.
 
 use crate::legality::{Case, Check, Reads, Rule};
 use diag::{Blame, Finding};
+use recipe::kinds::side::OwnerStage;
 
 pub const RULE: Rule = Rule {
     id: "megatron/side-embeddings",
-    blame: Blame::Missing,
+    blame: Blame::Engine,
     reads: Reads::NOTHING,
     quotes: &[],
     check: Check::One(check),
@@ -14,24 +15,36 @@ pub const RULE: Rule = Rule {
 };
 
 fn check(case: &Case) -> Option<Finding> {
-    let sides: Vec<_> = case.recipe.features.sides().map(|(name, _)| name).collect();
-    if sides.is_empty() || case.layout.mode.is_some() {
+    let sides = case.recipe.features.sides().filter(|(_, side)| side.stage == OwnerStage::Last);
+    let last: Vec<_> = sides.map(|(name, _)| name).collect();
+    if last.is_empty() {
         return None;
     }
-    let message = format!("Megatron-Core builds no side embeddings ({})", sides.join(", "));
-    Some(RULE.error("features", message).hint("a mode names them as a seam"))
+    let message =
+        format!("side embeddings of the last stage ({}) need the final norm outside the stack", last.join(", "));
+    Some(RULE.error("features", message).hint("`stage = \"first\"` in the recipe adds them to the embedded tokens"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::RULE;
     use crate::legality::example::{Example, found, silent, switch_on};
-    use recipe::Feature;
+    use recipe::kinds::side::OwnerStage;
+    use recipe::{Feature, Recipe};
+
+    fn last(recipe: &mut Recipe) {
+        switch_on(recipe, Feature::Structure);
+        recipe.features.structure.as_mut().unwrap().value.stage = OwnerStage::Last;
+    }
 
     pub const EXAMPLES: &[Example] = &[
-        found("nam56r", "engine=megatron", "Megatron-Core builds no side embeddings (structure)")
-            .with(|r| switch_on(r, Feature::Structure)),
-        silent("nam56r", "engine=megatron mode=nemo_native").with(|r| switch_on(r, Feature::Structure)),
+        found(
+            "nam56r",
+            "engine=megatron",
+            "side embeddings of the last stage (structure) need the final norm outside the stack",
+        )
+        .with(last),
+        silent("nam56r", "engine=megatron").with(|r| switch_on(r, Feature::Structure)),
         silent("llama3-8b", "engine=megatron"),
     ];
 
