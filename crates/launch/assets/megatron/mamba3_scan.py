@@ -93,8 +93,8 @@ FASTEST = {
     "mamba3_siso_bwd_kernel_dqkv": {"num_warps": 4, "num_stages": 2},
     "mamba3_siso_bwd_kernel_rotary_bias_angles": {"num_warps": 4, "num_stages": 3},
 }
-# Kernels without a measured best tune over these: four warps, registers as the compiler has them.
-USUAL = {"num_warps": 4, "maxnreg": None}
+# Kernels without a measured best tune over those of four warps.
+USUAL = {"num_warps": 4}
 
 
 def narrow() -> None:
@@ -111,8 +111,9 @@ def narrow() -> None:
 
 
 def has(config, wanted: dict) -> bool:
-    sizes = {"maxnreg": None, **config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages}
-    sizes["maxnreg"] = getattr(config, "maxnreg", None)
+    """Whether a configuration is one of these, with registers as the compiler has them unless a number is wanted."""
+    registers = getattr(config, "maxnreg", None)
+    sizes = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages, "maxnreg": registers}
     return all(sizes.get(key) == value for key, value in {"maxnreg": None, **wanted}.items())
 
 

@@ -134,12 +134,6 @@ impl Params {
         self.add(param)
     }
 
-    /// The same of a projection that is not Transformer Engine's.
-    pub fn plain_matrix(&mut self, rows: u64, columns: u64) -> Rc<Param> {
-        let param = self.matrix_on(Line::TpParams, Role::Matrix, rows, columns);
-        self.add(Param { is_te: false, ..param })
-    }
-
     /// The packed projection into heads, of which Muon steps queries, keys and values apart.
     pub fn qkv(&mut self, parts: [u64; 3], columns: u64) -> Rc<Param> {
         let mut param = self.matrix_on(Line::TpParams, Role::Matrix, parts.iter().sum(), columns);

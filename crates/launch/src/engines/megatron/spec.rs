@@ -7,7 +7,6 @@ use crate::emission::{File, Kind};
 use crate::job::Job;
 use crate::tree;
 use recipe::kinds::mamba::Mamba;
-use recipe::kinds::side::SideEmbedding;
 use recipe::{Layer, Mixer, Seam};
 use serde_json::{Value, json};
 
