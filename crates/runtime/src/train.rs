@@ -499,4 +499,6 @@ pub(crate) fn shift(range: &Range<usize>, by: usize) -> Range<usize> {
 }
 
 #[cfg(test)]
+mod sides;
+#[cfg(test)]
 mod tests;
