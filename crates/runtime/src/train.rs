@@ -501,4 +501,6 @@ pub(crate) fn shift(range: &Range<usize>, by: usize) -> Range<usize> {
 #[cfg(test)]
 mod published;
 #[cfg(test)]
+mod sides;
+#[cfg(test)]
 mod tests;
