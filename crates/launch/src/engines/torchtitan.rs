@@ -1,6 +1,7 @@
 //! torchtitan 0.3.0: a Python module with a configuration function, started by
 //! `torchtitan.train`. The module is tables of the plan followed by fixed code that builds the
-//! engine's configuration objects from them (`assets/torchtitan/config.py`).
+//! engine's configuration objects from them (`assets/torchtitan/config.py`). Its package names no version of torch: what is
+//! emitted trains with 2.15.0 (`tools/engines/check_titan_train.py`), and it does not start with 2.11.
 
 use super::decoder::{Decoder, Has};
 use super::list::List;

@@ -51,8 +51,11 @@ fn worst_error(recipe: &Recipe, request: &LayoutRequest, share: f64) -> f64 {
         let reserved = sum.reserved() as f64 / replay.reserved_peak() as f64 - 1.0;
         println!("{:18} {} stage {stage}: {error:+.4}, reserved {reserved:+.4}", recipe.name.raw(), layout.flags());
         let most = if kinds.len() > 1 && error > 0.0 { 0.10 } else { 0.03 };
-        // What torch reserves depends on how free blocks lie, which short replays do not show.
-        f64::max(error.abs() / most, reserved.abs() / 0.14)
+        // What torch reserves depends on how free blocks lie, which short replays do not show. DeepSpeed's ZeRO 2 casts
+        // slices as large as a partition to fp32, which are the highest of backward in deep models alone.
+        let is_cast = layout.engine == Some(Engine::Deepspeed) && layout.zero == ZeroStage::Two;
+        let (most, reserving) = if is_cast { (0.04, 0.19) } else { (most, 0.14) };
+        f64::max(error.abs() / most, reserved.abs() / reserving)
     });
     errors.fold(0.0, f64::max)
 }
