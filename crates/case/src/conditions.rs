@@ -7,7 +7,9 @@ mod sparse;
 
 pub(crate) use sparse::{kernels_decline as sparse_kernels_decline, seam as sparse_seam};
 
-use crate::options::{CrossEntropy, Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap};
+use crate::options::{
+    CrossEntropy, Dispatch, Elementwise, EpOverlap, Format, GraphModule, GraphsBy, Options, TpOverlap,
+};
 use crate::ways::{AdapterLayers, ElementStep, MomentumFormat};
 use diag::{Blame, Finding, RuleId};
 use hardware::Cluster;

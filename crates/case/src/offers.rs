@@ -51,13 +51,7 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&C
     .filter_map(|(is_there, name)| is_there.then_some(name))
     .collect();
     let all = [
-        (
-            loss,
-            "the loss in one kernel",
-            "--cross-entropy-loss-fusion".to_string(),
-            None,
-            true,
-        ),
+        (loss, "the loss in one kernel", "--cross-entropy-loss-fusion".to_string(), None, true),
         (
             sparse && sparse_kernels_decline(recipe, layout).is_none(),
             "sparse attention in fused kernels",

@@ -311,9 +311,7 @@ impl Meter {
                 of(starts.group.0) + groups * (of(starts.group.1) + gradient + starts.blocked)
             }
             Work::Gemm { .. } => of(starts.product) + gradient + 3.0 * starts.blocked,
-            Work::Attention { .. } | Work::Walk { .. } => {
-                node(starts.attention) + 6.0 * starts.blocked
-            }
+            Work::Attention { .. } | Work::Walk { .. } => node(starts.attention) + 6.0 * starts.blocked,
             Work::Scan { .. } => node(starts.scan) + 6.0 * starts.blocked,
             Work::Fp32 { kernels, .. } => kernels * (node(starts.stream) + starts.blocked),
             Work::Cumulative { .. } => node(starts.stream) + starts.blocked,

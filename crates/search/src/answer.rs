@@ -229,9 +229,7 @@ fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
     let each = |mode: &ModeAnswer| mode.best.as_ref().map_or(f64::INFINITY, Choice::per_sequence);
     let starts = |mode: &ModeAnswer| space.modes[mode.mode].brought().next().is_none();
     let fits = |mode: &ModeAnswer| each(mode).is_finite();
-    modes.sort_by(|a, b| {
-        (fits(b), starts(b)).cmp(&(fits(a), starts(a))).then(each(a).total_cmp(&each(b)))
-    });
+    modes.sort_by(|a, b| (fits(b), starts(b)).cmp(&(fits(a), starts(a))).then(each(a).total_cmp(&each(b))));
     let Some(least) = modes.first().map(each).filter(|least| least.is_finite()) else { return modes };
     let given_up = |mode: &ModeAnswer| space.modes[mode.mode].given_up().count();
     let first_starts = modes.first().is_some_and(starts);

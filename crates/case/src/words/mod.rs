@@ -145,8 +145,16 @@ fn knows_nothing(_: &str) -> Option<Known> {
     None
 }
 
-const EMPTY: Vocabulary =
-    Vocabulary { words: &[], passed: &[], implied: &[], refused: &[], ours: &[], tuned: &[], close: |_| None, knows: knows_nothing };
+const EMPTY: Vocabulary = Vocabulary {
+    words: &[],
+    passed: &[],
+    implied: &[],
+    refused: &[],
+    ours: &[],
+    tuned: &[],
+    close: |_| None,
+    knows: knows_nothing,
+};
 
 /// Engines that have words.
 const WITH_WORDS: [Engine; 5] =

@@ -4,7 +4,7 @@
 use super::decoder::{Decoder, Has};
 use super::list::List;
 use super::{lane_of, storage_environment};
-use crate::emission::{Checkout, Emission, EnvVar, File, Kind, Starter, ENGINE};
+use crate::emission::{Checkout, ENGINE, Emission, EnvVar, File, Kind, Starter};
 use crate::identity::Identity;
 use crate::job::Job;
 use crate::policy::Decay;

@@ -33,7 +33,8 @@ pub fn packages(job: &Job, emission: &Emission) -> Vec<Package> {
 fn engine(job: &Job) -> Vec<Package> {
     // megatron-core's metadata: `torch>=2.6.0`.
     let torch = Package::new("torch", "Megatron-Core").since("2.6.0", "2.15.0");
-    let core = Package::new("megatron-core", "the engine").module("megatron.core").since("0.19.0", "0.19.2").below("0.20");
+    let core =
+        Package::new("megatron-core", "the engine").module("megatron.core").since("0.19.0", "0.19.2").below("0.20");
     // initialize.py runs `make` there and exits where it fails; the wheel on PyPI has the sources without a Makefile.
     let core = core.file("megatron.core.datasets", "Makefile");
     let core = core.install("install Megatron-LM's tag core_v0.19.0 from source: the wheel has no datasets/Makefile");

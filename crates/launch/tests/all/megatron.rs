@@ -174,9 +174,11 @@ fn nam56r_author_dp_names_its_patch_points() {
         assert!(written(module).is_some(), "{}: {module}", seam.name);
     }
     let blocks: serde_json::Value = serde_json::from_str(&written("blocks.json").unwrap().contents).unwrap();
-    let layers = |kind: &str| blocks[kind]["layers"].as_array().unwrap().iter().map(|l| l.as_u64().unwrap()).collect::<Vec<_>>();
+    let layers =
+        |kind: &str| blocks[kind]["layers"].as_array().unwrap().iter().map(|l| l.as_u64().unwrap()).collect::<Vec<_>>();
     assert_eq!(layers("m2rnn"), [11, 23, 35, 47]);
-    let pattern = emission.arguments.iter().find(|a| a.flag == "--hybrid-layer-pattern").unwrap().values[0].replace('|', "");
+    let pattern =
+        emission.arguments.iter().find(|a| a.flag == "--hybrid-layer-pattern").unwrap().values[0].replace('|', "");
     let mut mamba: Vec<u64> = layers("mamba3").into_iter().chain(layers("m2rnn")).collect();
     mamba.sort();
     let behind_m: Vec<u64> = pattern.match_indices('M').map(|(place, _)| place as u64).collect();

@@ -4,9 +4,9 @@ use case::{LayerKinds, Options};
 use layout::{Engine, LayoutRequest, Recompute, StagePlan, ZeroStage, check};
 use ledger::{Ledger, RankJob};
 use memory::estimate::Estimator;
-use recipe::{Dtype, Recipe};
 use recipe::kinds::attention::Attention;
 use recipe::precision::OptimizerPolicy;
+use recipe::{Dtype, Recipe};
 
 /// Recipe, engine, [tp, pp, ep], zero, [microbatch, microbatches], recompute, and the share of
 /// optimizer state on the host.

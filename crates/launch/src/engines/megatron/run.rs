@@ -69,7 +69,12 @@ fn steps(job: &Job, list: &mut List) {
     list.set(POLICY, "--lr-decay-iters", run.steps, from, "over the whole run");
     list.set(POLICY, "--lr-warmup-iters", run.warmup(), from, "fewer than the steps that decay");
     // optimizer_param_scheduler.py stops where a checkpoint was made for another number of steps.
-    list.switch(POLICY, "--override-opt-param-scheduler", from, "a run that goes on for longer follows the policy's rates");
+    list.switch(
+        POLICY,
+        "--override-opt-param-scheduler",
+        from,
+        "a run that goes on for longer follows the policy's rates",
+    );
     list.set(POLICY, "--weight-decay", number(run.weight_decay), from, "the default is 0.01");
     list.set(POLICY, "--clip-grad", number(run.clip), from, "largest gradient norm");
     list.set(POLICY, "--seed", run.seed, from, "part of the record");
