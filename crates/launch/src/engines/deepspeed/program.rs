@@ -28,7 +28,7 @@ const SHARED: [&str; 18] = [
     "parallelize.py",
     "plan.py",
     "quantised.py",
-    "report.py",
+    "lines.py",
     "scans.py",
     "schedule.py",
     "walk.py",
