@@ -10,6 +10,9 @@ const PAGE: &str = include_str!("../../../../docs/mission.md");
 /// Rows of each part.
 const PARTS: [(char, usize); 6] = [('A', 12), ('B', 6), ('C', 7), ('D', 7), ('E', 5), ('F', 12)];
 
+/// Rows of the third reading that have something to run.
+const THIRD: [&str; 3] = ["G1", "G2", "G6"];
+
 /// A command of a row, how it ends, and what its output holds.
 pub(crate) struct Shown {
     pub line: String,
@@ -104,8 +107,8 @@ pub(crate) fn check<'a>(rows: impl Iterator<Item = &'a Row>, folder: &Path) {
 #[test]
 fn every_row_has_a_command_and_something_to_see() {
     let rows = rows_of(PAGE);
-    let expected: Vec<String> =
-        PARTS.iter().flat_map(|&(part, count)| (1..=count).map(move |n| format!("{part}{n}"))).collect();
+    let parts = PARTS.iter().flat_map(|&(part, count)| (1..=count).map(move |n| format!("{part}{n}")));
+    let expected: Vec<String> = parts.chain(THIRD.map(str::to_string)).collect();
     let found: Vec<&str> = rows.iter().map(|row| row.label.as_str()).collect();
     assert_eq!(found, expected);
     for row in &rows {
@@ -144,4 +147,9 @@ fn part_e_lanes() {
 #[test]
 fn part_f_second_reading() {
     holds('F');
+}
+
+#[test]
+fn part_g_third_reading() {
+    holds('G');
 }
