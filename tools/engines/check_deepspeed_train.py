@@ -49,7 +49,7 @@ port = {1}
 restarts = 0
 """
 LINE = re.compile(
-    r"step (\d+) loss (\d+\.\d{6}) norm \d+\.\d{2} seconds \d+\.\d{3} tokens/s \d+ allocated \d+ reserved \d+$"
+    r"step (\d+) loss (\d+\.\d{6}) grad_norm \S+ seconds \d+\.\d{6} tokens_per_second \S+( max_allocated \d+ rank \d+)?"
 )
 
 

@@ -223,7 +223,7 @@ fn passed_on(passed: &[Vec<String>], engine: Option<Engine>) -> Option<Finding> 
     let names = words::not_priced(engine, passed);
     let message = format!("{} is passed on and not priced: bytes and seconds are as if without", names.join(", "));
     let finding = Finding::warning("engine-args/not-priced", Blame::Usage, "engine-args", message);
-    (!names.is_empty()).then(|| finding)
+    (!names.is_empty()).then_some(finding)
 }
 
 /// Says with the refusals of an engine that nobody typed it.

@@ -212,6 +212,7 @@ impl<'a> Space<'a> {
             Some(mode) => question.recipe.in_mode(mode).map_err(|finding| vec![finding])?,
             None => (question.recipe.clone(), Vec::new()),
         };
+        let seams = layout::seams_of(question.pinned.engine, seams);
         let base = LayoutRequest {
             sequence: Some(self.sequence),
             mode,

@@ -143,16 +143,16 @@ fn words_of_ours_are_sent_to_our_flag() {
 }
 
 #[test]
-fn engine_words_without_a_price_are_refused_by_name() {
+fn engine_words_without_a_price_are_passed_on_or_refused_by_name() {
     let (rule, object, text) = refused(Engine::Fsdp2, "float8=true");
     assert_eq!((rule, object.as_str()), ("engine-args/unpriced", "float8"));
     assert!(text.contains("multiply in bf16"), "{text}");
     for words in
         ["--moe-layer-recompute", "--moe-pad-expert-input-to-capacity", "--num-distributed-optimizer-instances 2"]
     {
-        let (rule, object, text) = refused(Engine::Megatron, words);
-        assert_eq!((rule, object.as_str()), ("engine-args/unpriced", words.split(' ').next().unwrap()));
-        assert!(text.contains("shardwright options megatron"), "{text}");
+        let (options, passed) = told(Engine::Megatron, words).unwrap();
+        assert_eq!((options, passed.as_slice()), (usual(Engine::Megatron), [shell_words(words)].as_slice()));
+        assert_eq!(not_priced(Some(Engine::Megatron), &passed), [words.split(' ').next().unwrap()]);
     }
 }
 

@@ -25,6 +25,7 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("--global-batch-size", "train", "global_batch_size"),
     ("--train-iters", "train", "train_iters"),
     ("--eval-iters", "validation", "eval_iters"),
+    ("--eval-interval", "validation", "eval_interval"),
     ("--seed", "rng", "seed"),
     ("--save", "checkpoint", "save"),
     ("--load", "checkpoint", "load"),
@@ -53,6 +54,7 @@ const PLACES: &[(&str, &str, &str)] = &[
     ("--clip-grad", "optimizer", "clip_grad"),
     ("--adam-beta1", "optimizer", "adam_beta1"),
     ("--adam-beta2", "optimizer", "adam_beta2"),
+    ("--override-opt-param-scheduler", "scheduler", "override_opt_param_scheduler"),
 ];
 
 /// Flags whose key of the provider is the flag's own name.
@@ -145,6 +147,7 @@ const IMPLIED: &[&str] = &[
     "--squared-relu",
     "--disable-bias-linear",
     "--untie-embeddings-and-output-weights",
+    "--no-gradient-accumulation-fusion",
     "--no-rope-fusion",
     "--accumulate-allreduce-grads-in-fp32",
     "--grad-reduce-in-bf16",
@@ -282,6 +285,7 @@ fn module(job: &Job, shape: Shape, list: &[Argument], mut tables: Map<String, Va
     model["gated_linear_unit"] = json!(has("--swiglu"));
     model["add_bias_linear"] = json!(!has("--disable-bias-linear"));
     model["share_embeddings_and_output_weights"] = json!(!has("--untie-embeddings-and-output-weights"));
+    model["gradient_accumulation_fusion"] = json!(!has("--no-gradient-accumulation-fusion"));
     model["apply_rope_fusion"] = json!(!has("--no-rope-fusion"));
     model["cross_entropy_loss_fusion"] = json!(has("--cross-entropy-loss-fusion"));
     let mut ddp = take("ddp");

@@ -218,9 +218,7 @@ impl Program {
     /// The program as it is handed over, with what the model does not have as seams.
     pub fn emission(self, job: &Job) -> Result<Emission, Vec<Finding>> {
         let missing = missing(job.recipe, self.rule);
-        // Blocks that Megatron needs a custom mixer for are blocks of the model here.
-        let kept = job.seams.iter().filter(|seam| !recipe::CUSTOM_MIXERS.contains(&seam.name)).cloned();
-        let seams = kept.chain(engine_seams(job, missing)?).collect();
+        let seams = job.seams.iter().cloned().chain(engine_seams(job, missing)?).collect();
         let assets = self.assets.into_iter().map(|(path, contents)| File::new(path, contents));
         Ok(Emission {
             engine: self.engine,

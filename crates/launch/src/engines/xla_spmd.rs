@@ -16,7 +16,7 @@ const SCHEMA: &str = "shardwright.xla-spmd/1";
 /// What is emitted beside the table. What names no framework is the FSDP2 program's own: data, rates and
 /// the folder of checkpoints; `model.py` and what it imports are the torch reference, unsharded: annotations
 /// do the rest.
-const ASSETS: [(&str, &str); 21] = [
+const ASSETS: [(&str, &str); 22] = [
     ("table.py", include_str!("../../assets/xla_spmd/table.py")),
     ("environment.py", include_str!("../../assets/xla_spmd/environment.py")),
     ("initial.py", include_str!("../../assets/xla_spmd/initial.py")),
@@ -32,6 +32,7 @@ const ASSETS: [(&str, &str); 21] = [
     ("mhc.py", include_str!("../../assets/fsdp2/mhc.py")),
     ("moe.py", include_str!("../../assets/fsdp2/moe.py")),
     ("scans.py", include_str!("../../assets/fsdp2/scans.py")),
+    ("recurrence.py", include_str!("../../assets/fsdp2/recurrence.py")),
     ("walk.py", include_str!("../../assets/fsdp2/walk.py")),
     ("schedule.py", include_str!("../../assets/fsdp2/schedule.py")),
     ("lines.py", include_str!("../../assets/fsdp2/lines.py")),

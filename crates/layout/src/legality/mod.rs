@@ -133,6 +133,7 @@ pub fn check(recipe: &Recipe, request: &LayoutRequest) -> Checked {
         Some(Ok((recipe, seams))) => (recipe, seams, Vec::new()),
         Some(Err(finding)) => (recipe.clone(), Vec::new(), vec![finding]),
     };
+    let seams = seams_of(request.engine, seams);
     let (layout, derived) = match settle(request, Needs::of(&recipe)) {
         Ok((layout, derived)) => (Some(layout), derived),
         Err(refusals) => {
@@ -149,6 +150,19 @@ pub fn check(recipe: &Recipe, request: &LayoutRequest) -> Checked {
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
     debug_assert!(findings.iter().all(|f| f.severity <= Severity::Error));
     Checked { recipe, layout, derived, seams, findings }
+}
+
+/// Seams of a mode as an engine has them. A mode's are Megatron's: our modules fill them there. The FSDP2 program and
+/// those that share its model have the blocks themselves; elsewhere a module of the user's has to.
+pub fn seams_of(engine: Option<Engine>, mut seams: Vec<Seam>) -> Vec<Seam> {
+    match engine {
+        None | Some(Engine::Megatron | Engine::Shardwright) => {}
+        Some(Engine::Fsdp2 | Engine::XlaSpmd | Engine::Deepspeed) => seams.retain(|seam| seam.gives_up),
+        Some(Engine::Torchtitan | Engine::Maxtext | Engine::Nanotron) => {
+            seams.iter_mut().for_each(|seam| seam.filled_by = None);
+        }
+    }
+    seams
 }
 
 /// The multiples of `step` next below and above `n`, and a few more above.

@@ -13,7 +13,7 @@ use layout::{Engine, OwnershipTable};
 use recipe::{Dtype, Optimizer};
 
 /// Files of the FSDP2 program that this one loads too.
-const SHARED: [&str; 18] = [
+const SHARED: [&str; 19] = [
     "basics.py",
     "collectives.py",
     "data.py",
@@ -28,6 +28,7 @@ const SHARED: [&str; 18] = [
     "parallelize.py",
     "plan.py",
     "quantised.py",
+    "recurrence.py",
     "lines.py",
     "scans.py",
     "schedule.py",
