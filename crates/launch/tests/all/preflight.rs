@@ -48,8 +48,11 @@ fn good(policy: &Policy) -> Machine {
     }
 }
 
+/// A policy of these words, whose locations are on a volume of their own.
 fn policy(text: &str) -> Policy {
-    Policy::parse(text).unwrap()
+    let places = ["checkpoints", "data", "logs", "caches", "temporary"];
+    let named: String = places.map(|key| format!("storage.{key} = \"/mnt/shardwright/{key}\"\n")).concat();
+    Policy::parse(&format!("{named}{text}")).unwrap()
 }
 
 /// What is not a pass.
@@ -95,7 +98,7 @@ fn what_lies_on_the_root_volume_is_named() {
     assert_eq!(named(&faults), [("preflight/root-volume", "logs"), ("preflight/root-volume", "triton_cache")]);
     assert!(faults[0].found.contains("does not exist; `/mnt`"), "{}", faults[0].found);
     assert!(faults[1].found.contains("which is `/home/me/.triton`"), "{}", faults[1].found);
-    let allowed = spoiled("[storage]\nforbid_root_volume = false", |machine| {
+    let allowed = spoiled("storage.forbid_root_volume = false", |machine| {
         place(machine, "logs").existing = b"/var/log".to_vec();
     });
     assert_eq!(allowed, []);
@@ -233,7 +236,7 @@ fn plan(case: &Case, memory_override: MemoryOverride) -> Plan {
 
 fn megatron(request: LayoutRequest) -> Case {
     let request = LayoutRequest { world: Some(8), engine: Some(Engine::Megatron), ..request };
-    Case::new(&recipe("llama3-8b"), &request, Seams::Refuse).unwrap()
+    Case { policy: policy(""), ..Case::new(&recipe("llama3-8b"), &request, Seams::Refuse).unwrap() }
 }
 
 /// Faults of a plan on a good machine with these variables, under a launcher of one's own.
