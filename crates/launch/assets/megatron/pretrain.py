@@ -18,7 +18,7 @@ if str(HERE.parent) not in sys.path:
 
 from shardwright_megatron.side_embeddings import settings  # noqa: E402
 
-sys.path.insert(0, os.environ.get("SHARDWRIGHT_ENGINE") or settings().engine_root or str(HERE.parent))
+sys.path.insert(0, settings().engine_root or os.environ.get("SHARDWRIGHT_ENGINE") or str(HERE.parent))
 
 import pretrain_hybrid as theirs  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402

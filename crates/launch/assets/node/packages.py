@@ -67,14 +67,17 @@ def is_there(module: str) -> bool:
 
 
 def lacks(file: list[str] | None) -> str | None:
-    """In words, the file that the folder of a package does not have."""
+    """In words, the file that the folder of a package does not have. Nothing is imported for it."""
     if file is None:
         return None
     folder, name = file
-    spec = importlib.util.find_spec(folder)
-    places = list(spec.submodule_search_locations or []) if spec else []
-    has = any(os.path.exists(os.path.join(place, name)) for place in places)
-    return None if has else f"has no {folder.replace('.', '/')}/{name}"
+    top, *below = folder.split(".")
+    spec = importlib.util.find_spec(top)
+    places = [os.path.join(place, *below) for place in (spec.submodule_search_locations or [])] if spec else []
+    # A namespace has several places; the first with the folder is the one that is imported.
+    place = next((place for place in places if os.path.isdir(place)), None)
+    has = place is not None and os.path.exists(os.path.join(place, name))
+    return None if has else f"has no {'/'.join([top, *below, name])}"
 
 
 def check(package: dict[str, Any], is_quick: bool) -> Answer:

@@ -5,7 +5,8 @@ mod megatron;
 mod programs;
 
 use crate::emission::{Emission, File};
-use crate::job::Job;
+use crate::engines;
+use crate::job::{Frontend, Job};
 use crate::tree;
 use layout::Engine;
 use serde::Serialize;
@@ -125,10 +126,13 @@ pub fn of(job: &Job, emission: &Emission) -> Vec<Package> {
 fn files_of(job: &Job, emission: &Emission) -> Vec<Needed> {
     let is_below = |root: &str, word: &str| word.starts_with(&format!("{}/", root.trim_end_matches('/')));
     let root = job.policy.job.engine_root.as_deref();
-    let script = emission.entry.first().filter(|word| root.is_some_and(|root| is_below(root, word)));
+    let script = match emission.engine {
+        Engine::Megatron if job.frontend == Frontend::MegatronLm => engines::megatron::named_script(job),
+        _ => emission.entry.first().filter(|word| root.is_some_and(|root| is_below(root, word))).cloned(),
+    };
     let version = crate::record::version(job).unwrap_or("the engine");
-    let needed = |path: &String| Needed {
-        path: path.clone(),
+    let needed = |path: String| Needed {
+        path,
         why: format!("the engine's script ({version})"),
         install: "put the engine's sources there, or name their folder as job.engine_root in the policy".to_string(),
     };

@@ -256,7 +256,8 @@ fn side_embeddings_have_an_entry_of_their_own() {
         }
         let settings: Value = serde_json::from_str(file("shardwright_megatron/sides.json").unwrap()).unwrap();
         let lookups = settings["sides"][0]["lookups"].as_array().unwrap();
-        assert_eq!((settings["engine_root"].as_str(), lookups.len()), (Some("/opt/engine"), 16));
+        assert_eq!((&settings["engine_root"], lookups.len()), (&Value::Null, 16));
+        assert_eq!(emission.checkout.map(|checkout| checkout.script), Some("pretrain_hybrid.py"), "launch.sh finds it");
         assert_eq!((&lookups[0]["rows"], &lookups[15]["rows"]), (&Value::from(499_801), &Value::from(500_041)));
         let read = |table: usize| lookups[table]["factors"].as_array().unwrap().len();
         assert_eq!((read(0), read(7), read(8), read(15)), (2, 2, 3, 3));
@@ -264,7 +265,24 @@ fn side_embeddings_have_an_entry_of_their_own() {
         let patched = file("custom_spec.py").is_some_and(|text| text.contains("\"side-embeddings\""));
         assert!(!patched, "a layer spec cannot fill it");
     }
-    assert_eq!(nam56r(Mode::NemoNative).entry, ["/opt/engine/pretrain_hybrid.py"]);
+    let plain = nam56r(Mode::NemoNative);
+    assert_eq!((plain.entry[0].as_str(), plain.checkout.is_some()), ("pretrain_hybrid.py", true));
+}
+
+/// A folder that the policy names is looked for nowhere else, by our entry too.
+#[test]
+fn a_policy_says_where_the_engine_is() {
+    let mut case = with_sides(Mode::NemoNative, launch::policy::Data::default());
+    case.policy.job.engine_root = Some("/opt/engine/".to_string());
+    let emission = case.emit().unwrap();
+    let file = emission.files.iter().find(|f| f.path == "shardwright_megatron/sides.json").unwrap();
+    let settings: Value = serde_json::from_str(&file.contents).unwrap();
+    assert_eq!((&settings["engine_root"], emission.checkout), (&"/opt/engine/".into(), None));
+    assert_eq!(emission.entry, ["shardwright_megatron/pretrain.py"]);
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
+    case.case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap().case;
+    let plain = case.emit().unwrap();
+    assert_eq!((plain.entry, plain.checkout), (vec!["/opt/engine/pretrain_gpt.py".to_string()], None));
 }
 
 /// Structure ids come with real data: one stream a component, beside each data set.

@@ -90,14 +90,21 @@ fn modules(name: &str) -> PathBuf {
     path
 }
 
-fn entry(module: &str, fallback: Option<&str>) -> Value {
-    json!({
-        "name": module, "module": module, "imports": [], "at_least": "2.3.2", "below": "3",
-        "install": format!("pip install {module}==2.3.2.post1"), "why": "M blocks", "fallback": fallback,
-    })
+fn entry(module: &'static str, fallback: Option<&str>) -> Package {
+    Package {
+        name: module.to_string(),
+        module,
+        imports: Vec::new(),
+        file: None,
+        at_least: Some("2.3.2".to_string()),
+        below: Some("3"),
+        install: format!("pip install {module}==2.3.2.post1"),
+        why: "M blocks".to_string(),
+        fallback: fallback.map(str::to_string),
+    }
 }
 
-fn checked(folder: &Path, packages: &[Value], words: &[&str]) -> (Option<i32>, String) {
+fn checked(folder: &Path, packages: &[Package], words: &[&str]) -> (Option<i32>, String) {
     let table = json!({ "path": [], "files": [], "packages": packages });
     std::fs::write(folder.join("packages.json"), table.to_string()).unwrap();
     let output = Command::new("python3")
@@ -150,4 +157,42 @@ fn answers_are_json_for_preflight_and_nothing_is_imported() {
     let (code, said) = checked(&folder, &all, &["--quick", "--json"]);
     let found: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((code, &found[0]["state"], &found[1]["state"]), (Some(0), &"ok".into(), &"missing".into()));
+}
+
+/// megatron-core's wheel lacks a file that its own start wants; looking for it imports none of what may be broken.
+#[test]
+fn a_folder_lacks_a_file_whether_its_package_imports_or_not() {
+    let folder = modules("packages-file");
+    std::fs::create_dir_all(folder.join("sw_engine/core/datasets")).unwrap();
+    std::fs::write(folder.join("sw_engine/core/__init__.py"), "raise OSError('libcudart.so.13')").unwrap();
+    let whole = Package { file: Some(("sw_engine.core.datasets", "Makefile")), ..entry("sw_engine", None) };
+    let (code, said) = checked(&folder, std::slice::from_ref(&whole), &["--quick"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("packages: sw_engine has no sw_engine/core/datasets/Makefile, needed"), "{said}");
+    std::fs::write(folder.join("sw_engine/core/datasets/Makefile"), "").unwrap();
+    let (code, said) = checked(&folder, &[whole], &["--quick"]);
+    assert_eq!((code, said.as_str()), (Some(0), "packages: sw_engine version unknown\n"));
+}
+
+/// Our own entry imports the engine's script: it has to be where the policy says, and its modules are looked for there.
+#[test]
+fn the_engines_script_is_needed_whoever_starts_it() {
+    use recipe::Feature::{NgramHash, Structure};
+    let with_sides = common::recipe("nam56r").with_features(&[NgramHash, Structure], &[]).unwrap();
+    for recipe in [common::recipe("nam56r"), with_sides] {
+        let mode = Some(Mode::NemoNative);
+        let request = LayoutRequest {
+            world: Some(8),
+            tp: Some(2),
+            mode,
+            engine: Some(Engine::Megatron),
+            ..LayoutRequest::default()
+        };
+        let mut case = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
+        let table = |case: &common::Case| packages::table(&case.job(), &case.emit().unwrap());
+        assert_eq!((&table(&case)["path"], &table(&case)["files"]), (&json!([]), &json!([])), "launch.sh looks for it");
+        case.policy.job.engine_root = Some("/opt/engine".to_string());
+        assert_eq!(table(&case)["path"], json!(["/opt/engine"]));
+        assert_eq!(table(&case)["files"][0]["path"], "/opt/engine/pretrain_hybrid.py");
+    }
 }

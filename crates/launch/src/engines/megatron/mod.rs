@@ -54,6 +54,12 @@ fn checkout(script: &'static str) -> Checkout {
     }
 }
 
+/// Megatron-LM's script in the folder that the policy names; our own entry imports it.
+pub fn named_script(job: &Job) -> Option<String> {
+    let root = job.policy.job.engine_root.as_deref();
+    root.map(|root| checkout(Shape::of(job).script()).entry(Some(root)).0)
+}
+
 /// Custom mixers that are kept run where the pattern says `M`.
 fn behind_m(seam: Seam) -> Seam {
     if seam.gives_up || !recipe::CUSTOM_MIXERS.contains(&seam.name) {
