@@ -177,15 +177,25 @@ fn an_emitted_script_runs_nothing_of_a_recipes() {
         std::fs::write(stand_in.join(name), text).unwrap();
         assert!(Command::new("chmod").arg("755").arg(stand_in.join(name)).status().unwrap().success());
     }
+    // The engine's sources: found by the variable, or named by the policy.
+    let root = base.join("it's $(touch CANARY) `touch CANARY` \"engine\"");
+    std::fs::create_dir_all(&root).unwrap();
+    for script in ["pretrain_gpt.py", "run_train.py"] {
+        std::fs::write(root.join(script), "").unwrap();
+    }
+    let root = root.display().to_string();
     let venv = PathBuf::from(hostile_policy(&base).slurm.venv.unwrap()).join("bin");
     std::fs::create_dir_all(&venv).unwrap();
     std::fs::write(venv.join("activate"), "").unwrap();
-    for (_, engine) in Engine::ALL.iter().copied().filter(|(_, engine)| *engine != Engine::Shardwright) {
+    let engines = Engine::ALL.iter().map(|(_, engine)| *engine).filter(|engine| *engine != Engine::Shardwright);
+    let named = [Engine::Megatron, Engine::Nanotron].map(|engine| (engine, Some(root.clone())));
+    for (engine, engine_root) in engines.map(|engine| (engine, None)).chain(named) {
         let mut recipe = common::recipe("llama3-8b");
         recipe.name = "x$(touch CANARY)`touch CANARY`'\"\n; touch CANARY #".into();
         let request = LayoutRequest { world: Some(8), engine: Some(engine), ..LayoutRequest::default() };
         let mut case = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
         case.policy = hostile_policy(&base);
+        case.policy.job.engine_root = engine_root;
         if engine == Engine::Torchtitan {
             case.policy.data.paths.truncate(1);
         }
@@ -197,16 +207,21 @@ fn an_emitted_script_runs_nothing_of_a_recipes() {
             case.policy.data.paths.truncate(1);
         }
         let emission = case.emit().unwrap();
-        let here = base.join(engine.name());
+        let is_found = emission.checkout.is_some();
+        let here = base.join(format!("{}-{is_found}", engine.name()));
         std::fs::create_dir_all(&here).unwrap();
         let path = format!("{}:{}", stand_in.display(), std::env::var("PATH").unwrap());
         let ran = |mut command: Command| {
             let _ = std::fs::remove_file(&seen);
-            let ran = command.current_dir(&here).env("PATH", &path).output().unwrap();
+            let command = command.current_dir(&here).env("PATH", &path).env("SHARDWRIGHT_ENGINE", &root);
+            let ran = command.output().unwrap();
             assert!(ran.status.success(), "{engine}: {}", String::from_utf8_lossy(&ran.stderr));
             let got = std::fs::read_to_string(&seen).unwrap();
             let got: Vec<&str> = got.split_terminator('\0').collect();
-            let words = emission.words();
+            let mut words = emission.words();
+            if is_found {
+                words[0] = format!("{root}/{}", words[0]);
+            }
             assert_eq!(&got[got.len() - words.len()..], words, "{engine}");
         };
         // TPUs are not asked for by Ray and Slurm as we write them.

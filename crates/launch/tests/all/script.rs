@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A folder of this test's own, with a stand-in for torchrun that does this.
+/// A folder of this test's own, with a stand-in for torchrun that does this, and the engine's script.
 fn folder(name: &str, torchrun: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
@@ -20,6 +20,8 @@ fn folder(name: &str, torchrun: &str) -> PathBuf {
     let program = path.join("bin/torchrun");
     std::fs::write(&program, format!("#!/usr/bin/env bash\n{torchrun}\n")).unwrap();
     assert!(Command::new("chmod").arg("755").arg(&program).status().unwrap().success());
+    std::fs::create_dir_all(path.join("engine")).unwrap();
+    std::fs::write(path.join("engine/pretrain_hybrid.py"), "").unwrap();
     path
 }
 
@@ -54,7 +56,9 @@ fn started(base: &Path, case: &common::Case, variables: &[(&str, &str)]) -> Chil
     let here = base.join("launch");
     std::fs::create_dir_all(&here).unwrap();
     for file in files(Scheduler::Torchrun, &case.job(), &case.emit().unwrap()).unwrap() {
-        std::fs::write(here.join(file.path), file.contents).unwrap();
+        let path = here.join(file.path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, file.contents).unwrap();
     }
     let path = format!("{}:{}", base.join("bin").display(), std::env::var("PATH").unwrap());
     let mut bash = Command::new("bash");
@@ -62,6 +66,7 @@ fn started(base: &Path, case: &common::Case, variables: &[(&str, &str)]) -> Chil
         .current_dir(here)
         .env("PATH", path)
         .env("SHARDWRIGHT_PACKAGES", "ignore")
+        .env("SHARDWRIGHT_ENGINE", base.join("engine"))
         .envs(variables.iter().copied())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -433,7 +438,8 @@ fn only_a_policy_keeps_runs_off_the_root_volume() {
 #[test]
 fn packages_are_looked_for_before_anything_starts() {
     let base = folder("script-packages", "echo started");
-    let case = case(&base, Mode::NemoNative);
+    let mut case = case(&base, Mode::NemoNative);
+    case.policy.job.engine_root = Some("/opt/engine".to_string());
     let child = started(&base, &case, &[("SHARDWRIGHT_PACKAGES", "")]);
     let (status, said) = ended(child);
     assert_eq!(status, Some(1), "{said}");
@@ -441,5 +447,38 @@ fn packages_are_looked_for_before_anything_starts() {
     assert!(said.contains("/opt/engine/pretrain_hybrid.py no such file"), "{said}");
     let log = std::fs::read_to_string(format!("{}/node0.log", case.job().logs())).unwrap();
     assert!(log.contains("packages: ") && !log.contains("started"), "{log}");
+    assert_eq!(summary(&case)["state"], "refused");
+}
+
+/// Where the script says that the engine is, by what it hands torchrun; or what it says when it is nowhere.
+fn engine_found(base: &Path, case: &common::Case, variables: &[(&str, &str)]) -> Result<String, String> {
+    let (status, said) = ended(started(base, case, variables));
+    let seen = base.join("seen");
+    if status == Some(0) { Ok(std::fs::read_to_string(seen).unwrap()) } else { Err(said) }
+}
+
+#[test]
+fn the_engine_is_looked_for_before_anything_starts() {
+    let words =
+        "for word; do case $word in *pretrain_hybrid.py) echo -n \"$word $SHARDWRIGHT_ENGINE\" > ../seen ;; esac; done";
+    let base = folder("script-engine", words);
+    let case = case(&base, Mode::NemoNative);
+    let theirs = base.join("engine").display().to_string();
+    let found = Ok(format!("{theirs}/pretrain_hybrid.py {theirs}"));
+    assert_eq!(engine_found(&base, &case, &[]), found);
+    // The Python path is looked through as well, and a folder without the script is none.
+    let path = format!("/no/such:{theirs}");
+    let wrong = base.join("bin").display().to_string();
+    let variables = [("SHARDWRIGHT_ENGINE", wrong.as_str()), ("PYTHONPATH", path.as_str())];
+    assert_eq!(engine_found(&base, &case, &variables), found);
+    // Places of images, should this be one, have it too.
+    let checkout = case.emit().unwrap().checkout.unwrap();
+    if checkout.places.iter().any(|place| Path::new(place).join(checkout.script).exists()) {
+        return;
+    }
+    let said = engine_found(&base, &case, &[("SHARDWRIGHT_ENGINE", ""), ("PYTHONPATH", "")]).unwrap_err();
+    let words =
+        "pretrain_hybrid.py of Megatron-LM (tag core_v0.19.0) was not found; SHARDWRIGHT_ENGINE=/path/of/its/folder";
+    assert!(said.contains(words), "{said}");
     assert_eq!(summary(&case)["state"], "refused");
 }

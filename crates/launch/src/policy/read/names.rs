@@ -181,6 +181,7 @@ const SCRIPTS_OWN: &[&str] = &[
     "NODE_RANK",
     "RDZV_HOST",
     "SHARDWRIGHT_CHECKPOINTS",
+    "SHARDWRIGHT_ENGINE",
     "SHARDWRIGHT_LAUNCH_ID",
     "SHARDWRIGHT_LOGS",
     "adopts",
@@ -189,6 +190,7 @@ const SCRIPTS_OWN: &[&str] = &[
     "child",
     "ended",
     "ended_with",
+    "engine_root",
     "first",
     "folder",
     "found",
@@ -202,6 +204,8 @@ const SCRIPTS_OWN: &[&str] = &[
     "mine",
     "needed",
     "node",
+    "place",
+    "places",
     "program",
     "python",
     "restarts",
@@ -221,6 +225,7 @@ fn uncarried(name: &str, value: &str) -> Option<(&'static str, &'static str)> {
     match name {
         "RDZV_HOST" => Some(("launch.sh sets it", "say `job.host`")),
         "JAX_COORDINATOR_PORT" => Some(("launch.sh sets it", "say `job.port`")),
+        "SHARDWRIGHT_ENGINE" => Some(("launch.sh sets it", "say `job.engine_root`")),
         name if SCRIPTS_OWN.contains(&name) => Some(("launch.sh sets it", "take it out: every node has its own")),
         name if SHELLS_OWN.contains(&name) => Some(("bash gives it a value of its own", "take it out")),
         name if CHANGES_SCRIPTS.contains(&name) => {
