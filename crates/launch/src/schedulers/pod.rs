@@ -165,6 +165,9 @@ pub fn pod(job: &Job, container: Value) -> Value {
     pod
 }
 
+/// The launch's own folder, among mounts: relative locations lie below it.
+pub const LAUNCH: &str = ".";
+
 /// Locations that lie on no mounted volume, where runs are kept off the root volume: the job would stop at
 /// its first line.
 pub fn unmounted(job: &Job, mounts: &[&str]) -> Vec<Finding> {
@@ -177,9 +180,10 @@ pub fn unmounted(job: &Job, mounts: &[&str]) -> Vec<Finding> {
     };
     let places = job.policy.storage.places_on(job.cluster.device.kind).into_iter();
     let lost = places.filter(|place| !mounts.iter().any(|mount| is_below(&place.path, mount)));
+    let words = mounts.iter().map(|mount| if *mount == LAUNCH { "the launch's folder" } else { mount });
+    let words = words.collect::<Vec<_>>().join(", ");
     let refuse = |place: crate::policy::Place| {
-        let message =
-            format!("`{}` is at {:?}, and the containers mount only {}", place.key, place.path, mounts.join(", "));
+        let message = format!("`{}` is at {:?}, and the containers mount only {words}", place.key, place.path);
         let finding = Finding::error("launch/unmounted", Blame::Environment, format!("storage.{}", place.key), message);
         finding.hint(
             "mount its volume too ([[kubernetes.volumes]], or slurm.container_mounts), or keep it on one of these",

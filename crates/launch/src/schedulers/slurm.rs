@@ -1,7 +1,7 @@
 //! Slurm: one task a node, which starts the node's processes itself, in a container where the policy names
 //! an image.
 
-use super::pod::unmounted;
+use super::pod::{LAUNCH, unmounted};
 use crate::emission::File;
 use crate::job::Job;
 use crate::policy::{Container, GpuRequest};
@@ -82,7 +82,7 @@ fn container(job: &Job) -> Result<String, Vec<Finding>> {
         return Ok(String::new());
     };
     let inside = site.container_mounts.iter().filter_map(|mount| mount.split(':').nth(1));
-    let inside: Vec<&str> = std::iter::once(policy.mount.as_str()).chain(inside).collect();
+    let inside: Vec<&str> = [policy.mount.as_str(), LAUNCH].into_iter().chain(inside).collect();
     let lost = unmounted(job, &inside);
     if !lost.is_empty() {
         return Err(lost);

@@ -6,6 +6,7 @@
 use case::{Purpose, Seams, Terms};
 use hardware::Cluster;
 use launch::job::{Frontend, Job};
+use launch::schedulers::{self, Scheduler};
 use launch::{Emission, Policy};
 use layout::{Engine, LayoutRequest, Recompute, Schedule, ZeroStage, check};
 use recipe::{Feature, Mode, Recipe};
@@ -70,6 +71,13 @@ impl Case {
 
     pub fn emit(&self) -> Result<Emission, Vec<diag::Finding>> {
         launch::engines::emit(&self.job())
+    }
+
+    /// Every file for a scheduler, with storage where `launch` puts it for that scheduler.
+    pub fn files(&self, scheduler: Scheduler) -> Result<Vec<launch::File>, Vec<diag::Finding>> {
+        let policy = schedulers::settled(scheduler, self.policy.clone());
+        let job = Job::new(&self.case, &policy, self.frontend);
+        schedulers::files(scheduler, &job, &launch::engines::emit(&job)?)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::common;
 use case::Seams;
-use launch::schedulers::{Scheduler, files};
+use launch::schedulers::Scheduler;
 use layout::{Engine, LayoutRequest};
 use recipe::Recipe;
 use std::path::PathBuf;
@@ -54,9 +54,8 @@ fn one_job_under_every_scheduler() {
     let request = LayoutRequest { world: Some(16), engine: Some(Engine::Deepspeed), ..LayoutRequest::default() };
     let mut case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
     case.policy.job.partition = Some("gpu".to_string());
-    let emission = case.emit().unwrap();
     for (name, scheduler) in Scheduler::ALL {
-        let all = files(*scheduler, &case.job(), &emission).unwrap();
+        let all = case.files(*scheduler).unwrap();
         golden(&format!("{name}.txt"), &all.last().unwrap().contents);
     }
 }

@@ -3,7 +3,7 @@
 use crate::common::{Case, recipe};
 use case::Seams;
 use launch::Policy;
-use launch::schedulers::{Scheduler, files, meant, unused};
+use launch::schedulers::{Scheduler, meant, unused};
 use layout::{Engine, LayoutRequest};
 
 const POLICY: &str = r#"
@@ -35,9 +35,11 @@ fn case(policy: &str) -> Case {
     case
 }
 
+/// The scheduler's own file.
 fn written(case: &Case, scheduler: Scheduler) -> Result<String, Vec<&'static str>> {
-    let all = files(scheduler, &case.job(), &case.emit().unwrap());
-    all.map(|all| all.last().unwrap().contents.clone()).map_err(|f| f.into_iter().map(|f| f.rule).collect())
+    case.files(scheduler)
+        .map(|all| all.last().unwrap().contents.clone())
+        .map_err(|f| f.into_iter().map(|f| f.rule).collect())
 }
 
 #[test]
