@@ -16,6 +16,9 @@ use serde_json::Value;
 
 const SOURCE: &str = "emitted-h200";
 
+/// On in Megatron by itself, and left alone by the launches of these rows; `launch` takes it out today.
+const ACCUMULATION: &str = "gradient-accumulation-fusion";
+
 /// Whether a row is of this kind.
 pub(super) fn is_emitted(row: &Value) -> bool {
     row["flags"].is_string() && row["added"].is_array()
@@ -28,6 +31,9 @@ pub fn case(row: &Value) -> Result<Case, Why> {
     let words = |key: &str| row[key].as_array().into_iter().flatten().filter_map(Value::as_str);
     let mut besides: Vec<String> = words("added").map(str::to_string).collect();
     besides.extend(words("drop").map(|word| word.replacen("--", "--no-", 1)));
+    if !flags.contains(ACCUMULATION) && !besides.iter().any(|word| word.contains(ACCUMULATION)) {
+        besides.push(format!("--{ACCUMULATION}"));
+    }
     let environment = row["env"].as_object().into_iter().flatten();
     besides.extend(environment.filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?))));
     asked.state.engine_args.push(besides.join(" "));

@@ -293,7 +293,7 @@ impl<'a> Space<'a> {
     /// Values of the degrees inside a layer.
     fn axes(&self, recipe: &Recipe, mode: Option<Mode>) -> Axes {
         let pinned = self.question.pinned;
-        let all = divisors(self.world);
+        let all = self.degrees();
         let most_tp = match self.question.reach {
             Reach::Anywhere => self.world,
             Reach::Node => self.question.cluster.devices_per_node,
@@ -360,7 +360,15 @@ impl<'a> Space<'a> {
     }
 
     fn stages(&self) -> Vec<u64> {
-        self.question.pinned.pp.map_or_else(|| divisors(self.world), |pp| vec![pp])
+        self.question.pinned.pp.map_or_else(|| self.degrees(), |pp| vec![pp])
+    }
+
+    /// Degrees of an axis that nobody typed. The program that `launch` writes for DeepSpeed splits over replicas alone.
+    fn degrees(&self) -> Vec<u64> {
+        match self.question.pinned.engine {
+            Some(Engine::Deepspeed) => vec![1],
+            _ => divisors(self.world),
+        }
     }
 
     /// Schedules with the chunks they may have.

@@ -109,8 +109,13 @@ fn emitted_words_are_what_an_engine_does_not_have_by_itself() {
     }
     let names: Vec<&str> =
         emitted(Some(Engine::Megatron), &usual(Engine::Megatron)).map(|(word, _)| word.name).collect();
-    let words =
-        ["--overlap-grad-reduce", "--overlap-param-gather", "--moe-permute-fusion", "--moe-token-dispatcher-type"];
+    let words = [
+        "--overlap-grad-reduce",
+        "--overlap-param-gather",
+        "--gradient-accumulation-fusion",
+        "--moe-permute-fusion",
+        "--moe-token-dispatcher-type",
+    ];
     assert_eq!(names, words);
 }
 
@@ -147,9 +152,12 @@ fn engine_words_without_a_price_are_passed_on_or_refused_by_name() {
     let (rule, object, text) = refused(Engine::Fsdp2, "float8=true");
     assert_eq!((rule, object.as_str()), ("engine-args/unpriced", "float8"));
     assert!(text.contains("multiply in bf16"), "{text}");
-    for words in
-        ["--moe-layer-recompute", "--moe-pad-expert-input-to-capacity", "--num-distributed-optimizer-instances 2"]
-    {
+    for words in ["--moe-layer-recompute", "--num-distributed-optimizer-instances 2"] {
+        let (rule, object, text) = refused(Engine::Megatron, words);
+        assert_eq!((rule, object.as_str()), ("engine-args/model", words.split(' ').next().unwrap()));
+        assert!(text.contains("changes the model or its layout"), "{text}");
+    }
+    for words in ["--moe-pad-expert-input-to-capacity", "--lr-wsd-decay-samples 5"] {
         let (options, passed) = told(Engine::Megatron, words).unwrap();
         assert_eq!((options, passed.as_slice()), (usual(Engine::Megatron), [shell_words(words)].as_slice()));
         assert_eq!(not_priced(Some(Engine::Megatron), &passed), [words.split(' ').next().unwrap()]);

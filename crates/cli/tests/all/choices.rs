@@ -179,7 +179,8 @@ fn nvme_is_written_and_held_to_the_drives_of_a_node() {
     let part = 70.55e9 / 8.0;
     assert!((number(&state, "drive_bytes") / (16.0 * part) - 1.0).abs() < 0.01);
     assert!((number(&both, "drive_bytes") / (18.0 * part) - 1.0).abs() < 0.01);
-    assert!(number(&both, "host_bytes") < 0.35 * number(&host, "host_bytes"), "buffers, not state");
+    // What stays on the host is buffers, of which gradients in fp32 are the most.
+    assert!(number(&both, "host_bytes") < 0.4 * number(&host, "host_bytes"), "buffers, not state");
     // The step waits for all of it: 16 bytes read and 16 written an element, 2 written back, on an eighth of the drives.
     let seconds = |fit: &Value| fit["step"]["seconds"].as_f64().unwrap();
     let offload = |fit: &Value| {

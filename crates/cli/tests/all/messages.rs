@@ -137,7 +137,7 @@ fn the_verdict_is_the_first_line() {
     assert!(
         first("plan llama3-405b --pp 2 --cp 1 --mbs 1 --gbs 64 --on 8xH100").starts_with("No layout fits for megatron")
     );
-    let policy = scratch("first-line.toml", "[gpu]\ncount = 64\n");
+    let policy = scratch("first-line.toml", "[environment]\nrequired = [\"SHARDWRIGHT_NONESUCH\"]\n");
     let refused = run_args(&["preflight", "--policy", policy.to_str().unwrap()]);
     assert!(refused.stdout.starts_with("not fit to launch: "), "{}", refused.stdout);
     assert!(run("launch llama3-70b --on 8xH200").stderr.starts_with("error: the plan does not fit"));
@@ -190,7 +190,7 @@ fn every_refusal_has_one_shape_in_json() {
             }
         }
     }
-    let policy = scratch("refused.toml", "[gpu]\ncount = 64\n");
+    let policy = scratch("refused.toml", "[environment]\nrequired = [\"SHARDWRIGHT_NONESUCH\"]\n");
     let answer: Value =
         serde_json::from_str(&run_args(&["preflight", "--policy", policy.to_str().unwrap(), "--json"]).stdout).unwrap();
     assert_eq!(answer["error"], true);

@@ -18,6 +18,8 @@ fn folder(name: &str, engine: &str) -> PathBuf {
     let program = path.join("bin/torchrun");
     fs::write(&program, format!("#!/usr/bin/env bash\n{engine}\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(path.join("engine")).unwrap();
+    fs::write(path.join("engine/pretrain_gpt.py"), "").unwrap();
     let place = |key: &str| format!("{key} = \"{}/mnt/{key}\"\n", path.display());
     let places: String = ["checkpoints", "data", "logs", "caches", "temporary"].map(place).concat();
     fs::write(path.join("policy.toml"), format!("[storage]\n{places}forbid_root_volume = false\n")).unwrap();
@@ -46,7 +48,7 @@ fn launched(folder: &Path, variables: &[(&str, &str)]) -> Ran {
     let path = format!("{}:{}", folder.join("bin").display(), std::env::var("PATH").unwrap());
     let mut bash = Command::new("bash");
     bash.arg("./launch.sh").current_dir(folder.join("launch")).env("PATH", path).env("COLUMNS", "80");
-    bash.env("SHARDWRIGHT_PACKAGES", "ignore");
+    bash.env("SHARDWRIGHT_PACKAGES", "ignore").env("SHARDWRIGHT_ENGINE", folder.join("engine"));
     bash.env("SHARDWRIGHT", env!("CARGO_BIN_EXE_shardwright")).env("SHARDWRIGHT_STORE", folder.join("store"));
     ran(bash.envs(variables.iter().copied()))
 }

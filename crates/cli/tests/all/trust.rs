@@ -23,7 +23,7 @@ fn every_step_has_its_interval() {
 /// simpler at once.
 #[test]
 fn layouts_that_cannot_be_told_apart_are_ranked_by_room_and_simplicity() {
-    let line = "plan nam56r --on 8xH200";
+    let line = "plan llama3-8b --on 8xH200";
     let answer = json(line);
     let equals = answer["equal"].as_array().unwrap();
     assert!(!equals.is_empty(), "{}", answer["told_apart"]);

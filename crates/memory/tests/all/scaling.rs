@@ -128,6 +128,8 @@ fn lines_follow_the_knobs_they_name_and_no_others_they_name() {
         for (knob, times) in &mut turned {
             let Some(then) = job.turned(*knob).lines() else { continue };
             *times += 1;
+            // Lines are those of the peak, and other ones live where it moves to another block or phase.
+            let is_moved = (now.peak_phase, &now.peak_origin) != (then.peak_phase, &then.peak_origin);
             for amount in now.lines.iter().filter(|amount| amount.bytes > 0) {
                 let (before, after) = (amount.bytes, then.line(amount.entry));
                 let says = &amount.scaling;
@@ -145,8 +147,9 @@ fn lines_follow_the_knobs_they_name_and_no_others_they_name() {
                     wrong.push(format!("{place}: says it scales, stays {before}"));
                 }
                 let is_state = [Line::MatrixOptimizer, Line::OtherOptimizer].map(Entry::Ledger).contains(&amount.entry);
-                let slack = if is_state { 1 << 20 } else { 0 };
-                if says.ignores.contains(knob) && before.abs_diff(after) > slack {
+                // The allocator rounds every tensor up.
+                let slack = if is_state { 1 << 20 } else { 4 << 10 };
+                if !is_moved && says.ignores.contains(knob) && before.abs_diff(after) > slack {
                     wrong.push(format!("{place}: says it ignores, {before} becomes {after}"));
                 }
             }
