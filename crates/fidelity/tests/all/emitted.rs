@@ -293,7 +293,7 @@ fn launches_that_were_kept_aside_take_what_was_measured() {
     let judged: Vec<_> =
         rows.iter().map(|row| fidelity::judge_parts(row, &[fidelity::Part::Time], fidelity::Pricing::AsRun)).collect();
     let errors = |name: &'static str| judged.iter().filter_map(move |j| j.figure(name).map(|f| f.error().abs()));
-    for (name, mean, worst) in [("kernel_time", 0.035, 0.1), ("step_time", 0.039, 0.125)] {
+    for (name, mean, worst) in [("kernel_time", 0.038, 0.1), ("step_time", 0.042, 0.125)] {
         let (its_mean, its_worst) = mean_and_worst(errors(name));
         assert_eq!(errors(name).count(), 13, "{name}");
         assert!(its_mean <= mean && its_worst <= worst, "{name}: {its_mean:.4}, worst {its_worst:.4}");
