@@ -319,7 +319,11 @@ const TYPED: &[(&str, i32, &str)] = &[
     ("fsdp2/teacher", 1, "fit llama3-8b --on 8xH200 --tp 2 --engine fsdp2 --engine-args teacher=llama3-70b"),
     ("megatron/documents", 1, "fit llama3-8b --on 8xH200 --cp 2 --engine megatron --documents 512"),
     ("launch/decay", 1, "launch llama3-8b --on 8xH200 --engine maxtext --policy falling.toml"),
-    ("deepspeed/reference-model", 1, "launch gpt3-175b --on 64xH200 --engine deepspeed --optimizer adamw --override-memory"),
+    (
+        "deepspeed/reference-model",
+        1,
+        "launch gpt3-175b --on 64xH200 --engine deepspeed --optimizer adamw --override-memory",
+    ),
     ("engine-args/model", 1, "fit llama3-8b --on 8xH200 --engine-args --moe-layer-recompute"),
     ("engine-args/not-priced", 0, "fit llama3-8b --tp 2 --on 8xH200 --engine-args '--lr-wsd-decay-samples 5'"),
     (
