@@ -154,6 +154,19 @@ impl Ledger {
         Ledger::of(&case.recipe, &case.layout, &case.options)
     }
 
+    /// The same of the first step alone, which holds no more than all of them.
+    pub fn brief(&self) -> Ledger {
+        let mut brief = self.clone();
+        match &mut brief {
+            Ledger::Megatron(options) => options.steps = 1,
+            Ledger::Fsdp2(options) => options.steps = 1,
+            Ledger::Deepspeed(options) => options.steps = 1,
+            Ledger::Nanotron(options) => options.steps = 1,
+            Ledger::Shardwright(_) => {}
+        }
+        brief
+    }
+
     /// Replays a rank.
     pub fn replay(&self, job: &RankJob) -> Result<Replay, Unmodelled> {
         let RankJob { recipe, layout, stages, rank } = *job;

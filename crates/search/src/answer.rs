@@ -1,5 +1,5 @@
-//! The answer: the best layout whose memory the exact replay confirms, what stands one change away
-//! from it, and the frontier.
+//! The answer: the simplest layout that cannot be told from the fastest, what stands one change away from it, and
+//! how far it is proved that nothing is faster.
 
 use crate::best::Simulated;
 use crate::placement::placement;
@@ -13,6 +13,7 @@ use diag::Finding;
 use layout::Layout;
 use memory::fit::{Fit, Verdict};
 use rayon::prelude::*;
+use std::sync::Arc;
 
 /// A layout with everything that is shown of it.
 pub struct Choice {
@@ -54,31 +55,21 @@ pub struct Neighbour {
     pub headroom: i64,
 }
 
-/// A layout that the sums let pass and the replay did not.
-#[derive(Clone, Debug)]
-pub struct Refuted {
-    /// As it would be typed.
-    pub layout: Layout,
-    /// What the replay says against it.
-    pub why: String,
-    /// Bytes the replay misses, where it came so far.
-    pub missing: u64,
-    /// Bytes that it found and the sums had not.
-    pub overlooked: u64,
-}
-
 /// The best layout of one mode.
 pub struct ModeAnswer {
     /// The mode, by its place among the space's.
     pub mode: usize,
-    /// The best layout; none when nothing fits.
-    pub best: Option<Choice>,
-    /// Layouts whose time cannot be told from the best one's: it has more headroom, or is simpler.
-    pub equal: Vec<Choice>,
+    /// The simplest layout that cannot be told from the fastest, then the one of most room; none when nothing fits.
+    pub best: Option<Arc<Choice>>,
+    /// The fastest layout.
+    pub fastest: Option<Arc<Choice>>,
+    /// How much faster than the fastest something can be that was not looked at, of its time; nothing where it is proved
+    /// that nothing is.
+    pub unproved: f64,
+    /// Others that cannot be told from the fastest: less simple, or of less room.
+    pub equal: Vec<Arc<Choice>>,
     /// What two layouts must differ by to be told apart.
     pub apart: Apart,
-    /// Better by the sums, and refused by the replay.
-    pub refuted: Vec<Refuted>,
 }
 
 /// What a search answers.
@@ -93,12 +84,7 @@ pub struct Answer {
 impl Answer {
     /// The layout to run; none when nothing fits.
     pub fn best(&self) -> Option<&Choice> {
-        self.modes.first().and_then(|mode| mode.best.as_ref())
-    }
-
-    /// Layouts that the sums let pass and the replay did not, of every mode.
-    pub fn refuted(&self) -> impl Iterator<Item = &Refuted> {
-        self.modes.iter().flat_map(|mode| &mode.refuted)
+        self.modes.first().and_then(|mode| mode.best.as_deref())
     }
 }
 
@@ -122,9 +108,6 @@ impl Replays {
         }
     }
 }
-
-/// Of what a search may take, the share that replays of one round and mode may before the next round is asked.
-const REPLAYS_SHARE: u64 = 7;
 
 /// What replays may still take of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,20 +138,20 @@ impl Left {
     }
 }
 
-/// Confirms the best layout of every mode, and looks around the one to run, with what is left of the limit.
-pub fn answer(space: &Space, pricers: &[Pricer], found: &Found, left: &mut Left, replays: Replays) -> Answer {
-    let modes = (0..space.modes.len()).map(|mode| confirmed(space, pricers, found, mode, left));
+/// Chooses the best layout of every mode, and looks around the one to run, with what is left of the limit.
+pub fn answer(space: &Space, pricers: &[Pricer], found: &mut Found, left: &mut Left, replays: Replays) -> Answer {
+    let modes = (0..space.modes.len()).map(|mode| chosen(space, pricers, found, mode, left));
     let modes = ranked(space, modes.collect());
-    let best = modes.first().and_then(|mode| mode.best.as_ref());
+    let best = modes.first().and_then(|mode| mode.best.as_deref());
     let neighbours = best.map_or_else(Vec::new, |best| neighbours(space, pricers, best, left, replays.neighbours()));
     Answer { modes, neighbours }
 }
 
-/// Equals that are replayed beside the best of a mode: those a screen shows.
-const EQUALS: usize = 2;
+/// Layouts that are replayed to find the simplest one among equals.
+const EQUALS: usize = 8;
 
 /// Of what a search may take, the share that their replays may.
-const EQUALS_SHARE: u64 = 20;
+const EQUALS_SHARE: u64 = 10;
 
 /// The part of a step that two layouts differ in most, with its seconds in each: what to measure to tell them apart.
 pub fn decides(one: &Step, other: &Step) -> Option<(&'static str, f64, f64)> {
@@ -179,54 +162,50 @@ pub fn decides(one: &Step, other: &Step) -> Option<(&'static str, f64, f64)> {
     pairs.max_by(|a, b| (a.1 - a.2).abs().total_cmp(&(b.1 - b.2).abs()))
 }
 
-fn confirmed(space: &Space, pricers: &[Pricer], found: &Found, mode: usize, left: &mut Left) -> ModeAnswer {
-    let (mut refuted, mut taken) = (Vec::new(), 0u64);
-    let kept = &found.best[mode];
-    let fastest = kept.top.first().and_then(|first| space.case(&first.point).ok());
-    let apart = fastest.map_or_else(Apart::default, |case| interval::apart(&Class::of(&case)));
-    let equal = kept.equal(apart.share);
-    let slower = kept.top.iter().filter(|one| equal.iter().all(|other| other.point != one.point));
-    let mut passed: Vec<Choice> = Vec::new();
-    for (at, simulated) in equal.iter().chain(slower).enumerate() {
-        // Whoever has been refuted for so long asks again with more caution.
-        let is_long = taken > space.question.limit.operations / REPLAYS_SHARE;
-        let is_enough = !passed.is_empty() && (at >= equal.len() || passed.len() > EQUALS);
-        if is_long || is_enough {
+fn chosen(space: &Space, pricers: &[Pricer], found: &mut Found, mode: usize, left: &mut Left) -> ModeAnswer {
+    let (kept, verdicts) = (&mut found.best[mode], &mut found.verdicts);
+    let none =
+        ModeAnswer { mode, best: None, fastest: None, unproved: 0.0, equal: Vec::new(), apart: Apart::default() };
+    let Some(first) = kept.fastest else { return none };
+    let Some(fastest) = verdicts.passed(space, pricers, kept, &first, left) else { return none };
+    let apart = interval::apart(&Class::of(&fastest.case));
+    let unproved = (first.per_sequence / kept.seen - 1.0).max(0.0);
+    let most = first.per_sequence * (1.0 + apart.share);
+    let mut equal: Vec<Simulated> = kept.band.iter().filter(|one| one.per_sequence <= most).copied().collect();
+    equal.sort_by(|a, b| {
+        let room = |one: &Simulated| kept.room(one.headroom);
+        let chunks = a.point.order.vpp.cmp(&b.point.order.vpp);
+        a.complexity.cmp(&b.complexity).then(room(b).cmp(&room(a))).then(chunks).then(a.order(b))
+    });
+    let mut passed = vec![fastest.clone()];
+    let allowed = left.operations.saturating_sub(space.question.limit.operations / EQUALS_SHARE);
+    for simulated in equal.iter().filter(|one| one.point != first.point).take(EQUALS) {
+        // The first few are the simplest; what stands behind them is shown beside the best.
+        let simplest = passed.iter().map(|choice| choice.complexity).min().unwrap_or(0);
+        let is_enough = simulated.complexity > simplest && passed.len() > SHOWN;
+        if is_enough || left.operations < allowed {
             break;
         }
-        let is_first = passed.is_empty();
-        let confirmed = space.case(&simulated.point).map_err(|findings| illegal(&findings)).and_then(|case| {
-            let most = space.question.limit.operations / EQUALS_SHARE;
-            if !is_first && memory::fit::work(&case).is_ok_and(|work| taken.saturating_add(work.operations) > most) {
-                return Err(Refused::new("equals are replayed where that takes little"));
-            }
-            taken = taken.saturating_add(left.take(pricers, &case).map_err(|takes| too_long(takes, left, pricers))?);
-            confirm(space, simulated, case)
-        });
-        match confirmed {
-            Ok(choice) => passed.push(choice),
-            // What falls behind one that passed is nobody's loss.
-            Err(_) if !is_first => {}
-            Err(Refused { why, missing }) => {
-                let spare = simulated.headroom.saturating_sub_unsigned(space.question.headroom.0).max(0) as u64;
-                let overlooked = if missing > 0 { missing.saturating_add(spare) } else { 0 };
-                refuted.push(Refuted { layout: space.layout(&simulated.point), why, missing, overlooked });
-            }
-        }
+        passed.extend(verdicts.passed(space, pricers, kept, simulated, left));
     }
-    // The replay's headroom is not the sums': equals are ranked again.
+    // The replay's headroom is not the sums'.
     passed.sort_by(|a, b| {
         let room = |choice: &Choice| kept.room(choice.fit.worst().headroom);
-        room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(a.per_sequence().total_cmp(&b.per_sequence()))
+        let chunks = a.point.order.vpp.cmp(&b.point.order.vpp);
+        let time = a.per_sequence().total_cmp(&b.per_sequence());
+        a.complexity.cmp(&b.complexity).then(room(b).cmp(&room(a))).then(chunks).then(time)
     });
     let mut passed = passed.into_iter();
-    ModeAnswer { mode, best: passed.next(), equal: passed.collect(), apart, refuted }
+    ModeAnswer { mode, best: passed.next(), fastest: Some(fastest), unproved, equal: passed.collect(), apart }
 }
+
+/// Equals that are shown beside the best.
+const SHOWN: usize = 2;
 
 /// Those that start before those that need a module of the user's. Fastest first, and in front of all the one that gives
 /// up least within [`WORTH`] of the fastest.
 fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
-    let each = |mode: &ModeAnswer| mode.best.as_ref().map_or(f64::INFINITY, Choice::per_sequence);
+    let each = |mode: &ModeAnswer| mode.best.as_deref().map_or(f64::INFINITY, Choice::per_sequence);
     let starts = |mode: &ModeAnswer| space.modes[mode.mode].brought().next().is_none();
     let fits = |mode: &ModeAnswer| each(mode).is_finite();
     modes.sort_by(|a, b| (fits(b), starts(b)).cmp(&(fits(a), starts(a))).then(each(a).total_cmp(&each(b))));
@@ -243,6 +222,7 @@ fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
 }
 
 /// Why a replay does not let a layout pass.
+#[derive(Clone, Debug)]
 pub struct Refused {
     /// For a person to read.
     pub why: String,
@@ -251,24 +231,32 @@ pub struct Refused {
 }
 
 impl Refused {
-    fn new(why: impl Into<String>) -> Refused {
+    pub(crate) fn new(why: impl Into<String>) -> Refused {
         Refused { why: why.into(), missing: 0 }
+    }
+
+    /// A stage that holds so many bytes more than fits.
+    pub(crate) fn stage(stage: usize, missing: i64) -> Refused {
+        let missing = missing.unsigned_abs();
+        let bytes = units::Bytes(missing);
+        let why = format!("the replay holds {bytes} more on stage {stage} than fits with the headroom asked for");
+        Refused { why, missing }
     }
 }
 
 /// A layout that a rule refuses after all.
-fn illegal(findings: &[Finding]) -> Refused {
+pub(crate) fn illegal(findings: &[Finding]) -> Refused {
     Refused::new(findings.first().map_or("it is not legal", |finding| finding.message.as_str()))
 }
 
 /// A replay that takes more than is left.
-fn too_long(takes: u64, left: &Left, pricers: &[Pricer]) -> Refused {
+pub(crate) fn too_long(takes: u64, left: &Left, pricers: &[Pricer]) -> Refused {
     let (takes, left) = (units::count(takes), units::count(left.beside(pricers)));
     Refused::new(format!("its replay takes about {takes} operations, and {left} are left of --work-limit"))
 }
 
 /// Everything about a layout, or why the replay does not let it pass.
-fn confirm(space: &Space, simulated: &Simulated, case: Case) -> Result<Choice, Refused> {
+pub(crate) fn confirm(space: &Space, simulated: &Simulated, case: Case) -> Result<Choice, Refused> {
     let fit = replay(space, &case)?;
     let step = cost::step(&case).map_err(|e| Refused::new(e.to_string()))?;
     let notes = placement(&case.layout, space.question.cluster);
@@ -285,10 +273,7 @@ fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
         let needs = units::Bytes(fit.host.node_bytes);
         return Err(Refused::new(format!("a node's host would keep {needs}, more than it has")));
     }
-    let missing = (space.question.headroom.0 as i64 - fit.worst().headroom).unsigned_abs();
-    let (bytes, stage) = (units::Bytes(missing), fit.worst().stage);
-    let why = format!("the replay holds {bytes} more on stage {stage} than fits with the headroom asked for");
-    Err(Refused { why, missing })
+    Err(Refused::stage(fit.worst().stage, space.question.headroom.0 as i64 - fit.worst().headroom))
 }
 
 /// The best layout on each axis that differs from the best in that axis alone.
@@ -297,8 +282,8 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left,
     let pricer = &pricers[best.point.mode];
     let legal: Vec<(&'static str, Point)> =
         around(space, &best.point).into_iter().filter(|(_, point)| pricer.is_legal(point)).collect();
-    let headroom_of =
-        |point: &Point| pricer.headroom(point).filter(|headroom| *headroom >= space.question.headroom.0 as i64);
+    let headroom_of = |point: &Point| pricer.headroom(point).map(|(headroom, _)| headroom);
+    let headroom_of = |point: &Point| headroom_of(point).filter(|left| *left >= space.question.headroom.0 as i64);
     let mut found: Vec<Neighbour> = legal
         .par_iter()
         .filter_map(|(axis, point)| {

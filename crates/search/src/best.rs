@@ -1,11 +1,12 @@
-//! The best few layouts and the frontier, kept while layouts are simulated, and the bounds that
-//! tell which need no simulation.
+//! The best few layouts, the frontier and what may be the fastest, kept while layouts are simulated and replayed, and
+//! the bounds that tell which need no simulation.
 //!
-//! A candidate is left out only when its bound shows that it is neither among the best few nor on
-//! the frontier, ties included; so what comes out is what simulating everything would give.
+//! A candidate is left out only when its bound shows that it can be told from the fastest and is neither among the
+//! best few nor on the frontier, ties included; so what comes out is what simulating everything would give.
 
 use crate::point::Point;
 use crate::price::Candidate;
+use cost::interval::most_apart;
 use std::cmp::Ordering;
 
 /// A layout with its simulated time.
@@ -23,7 +24,7 @@ pub struct Simulated {
 
 impl Simulated {
     /// Faster first, then simpler, then smaller degrees.
-    fn order(&self, other: &Simulated) -> Ordering {
+    pub(crate) fn order(&self, other: &Simulated) -> Ordering {
         let time = self.per_sequence.total_cmp(&other.per_sequence);
         time.then(self.complexity.cmp(&other.complexity)).then(self.point.cmp(&other.point))
     }
@@ -42,7 +43,7 @@ pub const ROOMY: i64 = 4;
 /// What a search is asked to bring.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scope {
-    /// The best few.
+    /// The best few by throughput.
     pub keep: usize,
     /// Of the frontier, layouts that take at most so many times as long as the best: [`FRONTIER_REACH`] for a screen,
     /// or just what cannot be told apart for an answer alone.
@@ -58,50 +59,53 @@ impl Scope {
     }
 }
 
-/// The best few and the frontier.
+/// The best few, the frontier, and those among which the fastest is.
 #[derive(Clone, Debug)]
 pub struct Best {
-    keep: usize,
-    /// The frontier's layouts take at most so many times as long as the best one.
-    reach: f64,
-    /// Seconds a sequence beyond which nothing is looked at.
-    most: f64,
+    scope: Scope,
+    /// Bytes that must be left.
+    asked: i64,
     /// Bytes of one step of headroom.
     step: i64,
-    /// The best few, best first.
+    /// The best few that fit by the sums, best first.
     pub top: Vec<Simulated>,
-    /// Layouts that none is better than in throughput, headroom and simplicity at once.
+    /// Of those that fit by the sums, the ones that none is better than in throughput, headroom and simplicity at once.
     pub frontier: Vec<Simulated>,
+    /// Whatever may fit and cannot be told from the fastest, refuted ones left out.
+    pub band: Vec<Simulated>,
+    /// The fastest one that its replay lets pass.
+    pub fastest: Option<Simulated>,
+    /// Seconds a sequence below which everything was looked at.
+    pub seen: f64,
 }
 
 impl Best {
-    /// Nothing yet.
-    pub fn new(scope: Scope, device_bytes: u64) -> Best {
+    /// Nothing yet, where so many bytes of a device must be left.
+    pub fn new(scope: Scope, device_bytes: u64, asked: u64) -> Best {
         let step = (device_bytes as i64 / HEADROOM_STEPS).max(1);
-        let Scope { keep, reach, most } = scope;
-        Best { keep: keep.max(1), reach, most, step, top: Vec::new(), frontier: Vec::new() }
+        let scope = Scope { keep: scope.keep.max(1), ..scope };
+        let (top, frontier, band) = (Vec::new(), Vec::new(), Vec::new());
+        Best { scope, asked: asked as i64, step, top, frontier, band, fastest: None, seen: f64::INFINITY }
     }
 
     fn level(&self, headroom: i64) -> i64 {
         headroom.div_euclid(self.step)
     }
 
-    /// Layouts of the frontier that take at most `apart` longer than the fastest and cannot be told from it, in the
-    /// order in which they are to be run: the one with most room first, then the simplest.
-    pub fn equal(&self, apart: f64) -> Vec<Simulated> {
-        let Some(first) = self.top.first() else { return Vec::new() };
-        let most = first.per_sequence * (1.0 + apart);
-        let mut equal: Vec<Simulated> =
-            self.frontier.iter().filter(|member| member.per_sequence <= most).copied().collect();
-        let room = |one: &Simulated| self.room(one.headroom);
-        equal.sort_by(|a, b| room(b).cmp(&room(a)).then(a.complexity.cmp(&b.complexity)).then(a.order(b)));
-        equal
-    }
-
     /// Headroom as far as it decides between equals, in steps: beyond [`ROOMY`] of them it is room that nobody asked
     /// for.
     pub fn room(&self, headroom: i64) -> i64 {
         self.level(headroom).min(ROOMY)
+    }
+
+    /// Whether the sums say that it fits.
+    pub fn is_likely(&self, one: &Simulated) -> bool {
+        one.headroom >= self.asked
+    }
+
+    /// Seconds a sequence beyond which a layout can be told from the fastest, whatever the class.
+    fn told_apart(&self) -> f64 {
+        self.fastest.map_or(f64::INFINITY, |fastest| fastest.per_sequence * (1.0 + most_apart()))
     }
 
     /// Whether simulating a candidate could change anything.
@@ -112,26 +116,26 @@ impl Best {
             headroom: candidate.headroom,
             complexity: candidate.complexity,
         };
-        candidate.bound <= self.most && (self.could_be_top(&least) || self.could_be_frontier(&least))
+        let is_near = candidate.bound <= self.told_apart();
+        let ranks = || self.is_likely(&least) && (self.could_be_top(&least) || self.could_be_frontier(&least));
+        candidate.bound <= self.scope.most && (is_near || ranks())
     }
 
     /// Whether anything that takes at least so long could change anything.
     pub fn reaches(&self, per_sequence: f64) -> bool {
-        if per_sequence > self.most {
-            return false;
-        }
-        match (self.top.last().filter(|_| self.top.len() == self.keep), self.top.first()) {
-            (Some(last), Some(first)) => per_sequence <= last.per_sequence.max(first.per_sequence * self.reach),
-            _ => true,
-        }
+        let ranked = match (self.top.last().filter(|_| self.top.len() == self.scope.keep), self.top.first()) {
+            (Some(last), Some(first)) => last.per_sequence.max(first.per_sequence * self.scope.reach),
+            _ => f64::INFINITY,
+        };
+        per_sequence <= self.scope.most.min(ranked.max(self.told_apart()))
     }
 
     fn could_be_top(&self, least: &Simulated) -> bool {
-        self.top.len() < self.keep || self.top.last().is_some_and(|last| least.order(last) == Ordering::Less)
+        self.top.len() < self.scope.keep || self.top.last().is_some_and(|last| least.order(last) == Ordering::Less)
     }
 
     fn could_be_frontier(&self, least: &Simulated) -> bool {
-        let in_reach = self.top.first().is_none_or(|first| least.per_sequence <= first.per_sequence * self.reach);
+        let in_reach = self.top.first().is_none_or(|first| least.per_sequence <= first.per_sequence * self.scope.reach);
         in_reach && !self.frontier.iter().any(|member| self.beats(member, least))
     }
 
@@ -147,13 +151,26 @@ impl Best {
 
     /// Takes a simulated layout in.
     pub fn take(&mut self, new: Simulated) {
-        if new.per_sequence > self.most {
+        if new.per_sequence > self.scope.most {
+            return;
+        }
+        if new.per_sequence <= self.told_apart() {
+            self.band.push(new);
+        }
+        if self.is_likely(&new) {
+            self.rank(new);
+        }
+    }
+
+    /// Takes one in among the best few and the frontier.
+    fn rank(&mut self, new: Simulated) {
+        if self.top.contains(&new) {
             return;
         }
         let at = self.top.partition_point(|kept| kept.order(&new) == Ordering::Less);
-        if at < self.keep {
+        if at < self.scope.keep {
             self.top.insert(at, new);
-            self.top.truncate(self.keep);
+            self.top.truncate(self.scope.keep);
         }
         if self.could_be_frontier(&new) {
             let beaten: Vec<bool> = self.frontier.iter().map(|member| self.beats(&new, member)).collect();
@@ -162,9 +179,52 @@ impl Best {
             self.frontier.push(new);
         }
         if let Some(first) = self.top.first() {
-            let most = first.per_sequence * self.reach;
+            let most = first.per_sequence * self.scope.reach;
             self.frontier.retain(|member| member.per_sequence <= most);
         }
+    }
+
+    /// Those that may be faster than the fastest one known, the fastest first; `most` is what they may take.
+    pub fn faster(&self, most: f64) -> Vec<Simulated> {
+        let is_faster = |one: &&Simulated| self.fastest.is_none_or(|known| one.order(&known) == Ordering::Less);
+        let mut faster: Vec<Simulated> =
+            self.band.iter().filter(is_faster).filter(|one| one.per_sequence <= most).copied().collect();
+        faster.sort_by(Simulated::order);
+        faster
+    }
+
+    /// A replay has let one pass, with so much headroom.
+    pub fn pass(&mut self, one: &Simulated, headroom: i64) {
+        if self.fastest.is_none_or(|known| one.order(&known) == Ordering::Less) {
+            self.fastest = Some(*one);
+        }
+        let most = self.told_apart();
+        self.band.retain(|member| member.per_sequence <= most);
+        if !self.is_likely(one) {
+            self.rank(Simulated { headroom, ..*one });
+        }
+    }
+
+    /// A replay has not: others come up in its place.
+    pub fn refute(&mut self, one: &Simulated) {
+        for list in [&mut self.band, &mut self.top, &mut self.frontier] {
+            list.retain(|member| member.point != one.point);
+        }
+        if self.is_likely(one) {
+            let likely: Vec<Simulated> = self.band.iter().filter(|member| self.is_likely(member)).copied().collect();
+            likely.into_iter().for_each(|member| self.rank(member));
+        }
+    }
+
+    /// Leaves one out that nobody replayed.
+    pub fn skip(&mut self, one: &Simulated) {
+        self.band.retain(|member| member.point != one.point);
+        self.unseen(one.per_sequence);
+    }
+
+    /// Something that takes at least so long was not looked at.
+    pub fn unseen(&mut self, per_sequence: f64) {
+        self.seen = self.seen.min(per_sequence);
     }
 
     /// The frontier in the order of throughput.
@@ -193,23 +253,22 @@ mod tests {
         Simulated { point, per_sequence, headroom, complexity }
     }
 
-    /// Between equals room decides, as far as it is room that somebody may need; then simplicity; then time.
+    /// What is replayed first is the fastest; once one passes, what can be told from it is forgotten.
     #[test]
-    fn equals_are_ranked_by_room_and_then_by_simplicity() {
-        let mut best = Best::new(Scope::all(8), 100);
-        let layouts = [
-            layout(1, 1.00, 6, 3),
-            layout(2, 1.01, 14, 3),
-            layout(3, 1.015, 21, 3),
-            layout(4, 1.018, 90, 4),
-            layout(5, 1.019, 25, 2),
-            layout(6, 1.20, 95, 0),
-        ];
+    fn those_that_may_be_faster_are_kept() {
+        let mut best = Best::new(Scope::all(2), 100, 10);
+        let layouts = [layout(1, 1.00, 12, 3), layout(2, 1.01, 2, 3), layout(3, 1.02, 20, 3), layout(4, 9.0, 90, 0)];
         layouts.into_iter().for_each(|one| best.take(one));
-        let order = |apart: f64| best.equal(apart).iter().map(|one| one.point.key.tp).collect::<Vec<_>>();
-        assert_eq!(order(0.0), [1]);
-        assert_eq!(order(0.012), [2, 1]);
-        // Twenty steps of a hundred bytes, of which four are room enough: 90 bytes are no better than 21.
-        assert_eq!(order(0.02), [5, 3, 4, 2, 1]);
+        let degrees = |list: &[Simulated]| list.iter().map(|one| one.point.key.tp).collect::<Vec<_>>();
+        assert_eq!(degrees(&best.faster(f64::INFINITY)), [1, 2, 3, 4]);
+        assert_eq!((degrees(&best.top), degrees(&best.frontier)), (vec![1, 3], vec![1, 3]));
+        best.refute(&layouts[0]);
+        assert_eq!(degrees(&best.faster(1.011)), [2]);
+        assert_eq!((degrees(&best.top), degrees(&best.frontier)), (vec![3, 4], vec![3]));
+        // It misses what is asked for by the sums, and its replay lets it pass.
+        best.pass(&layouts[1], 11);
+        assert_eq!((degrees(&best.faster(f64::INFINITY)), degrees(&best.band)), (vec![], vec![2, 3]));
+        assert_eq!(degrees(&best.top), [2, 3]);
+        assert!(best.reaches(1.2) && !best.reaches(2.0));
     }
 }

@@ -4,6 +4,7 @@ use crate::point::Key;
 use crate::price::{Mesh, Pricer};
 use crate::shape::{Shape, Stage};
 use crate::space::degrees;
+use case::PerKind;
 use cost::simulate::ChunkTimes;
 use cost::{Counts, Load, Placed, Prices, Unpriced};
 use layout::{Layout, Schedule, ZeroStage};
@@ -26,6 +27,26 @@ impl Clock {
     /// The least of them.
     pub fn least(&self) -> f64 {
         self.seconds.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// Seconds a sequence takes at least under a mesh, whatever its cut: some stage does its share of the work.
+    pub fn floor(
+        &mut self,
+        pricer: &Pricer,
+        key: &Key,
+        (mesh, whole): (&Mesh, &PerKind<u64>),
+        prices: &Prices,
+        layout: &mut Layout,
+    ) -> f64 {
+        pricer.set_mesh(layout, key, mesh);
+        let counts = Counts { layers: whole, is_first: true, is_last: true };
+        let of_state = |&zero: &ZeroStage| {
+            layout.zero = zero;
+            let times = prices.chunk(&prices.placed(layout), counts);
+            let work = layout.microbatches as f64 * (times.forward + times.backward());
+            work / layout.pp.get() as f64 / layout.global_batch as f64
+        };
+        mesh.states.iter().map(of_state).fold(f64::INFINITY, f64::min)
     }
 
     /// Reads every layout's time.

@@ -22,8 +22,9 @@ mod shape;
 mod simplicity;
 mod space;
 mod trials;
+mod verdicts;
 
-pub use answer::{Answer, Choice, Left, ModeAnswer, Neighbour, Refuted, Replays, answer, decides};
+pub use answer::{Answer, Choice, Left, ModeAnswer, Neighbour, Refused, Replays, answer, decides};
 pub use besides::{Besides, besides};
 pub use best::{Best, FRONTIER_REACH, Scope, Simulated};
 pub use count::Counts;
@@ -33,4 +34,6 @@ pub use pools::{PooledAnswer, PooledChoice, over_pools};
 pub use price::{MemoryLine, Pricer, Tally};
 pub use question::{OffloadChoice, Question, Reach, usual_batch};
 pub use search::{Effort, Found, Watch, has_price, lay_out, pricers, search};
+pub use simplicity::complexity;
 pub use space::{Batch, ModeSpace, NO_LEDGER, Space};
+pub use verdicts::Verdicts;

@@ -13,6 +13,7 @@ use memory::estimate::{Estimate, Estimator, Highest, KindWeights, Shards, StageT
 use memory::fit::{communicator_bytes, communicators, dispatch_bytes};
 use recipe::Mixer;
 use replay::Unmodelled;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use units::named;
@@ -35,14 +36,14 @@ named! {
     }
 }
 
-/// A layout that fits, with a time it cannot go below.
+/// A layout that may fit, with a time it cannot go below.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// The choices it is made of.
     pub point: Point,
     /// Seconds a sequence takes, at least.
     pub bound: f64,
-    /// Bytes left on the worst rank.
+    /// Bytes left on the worst rank by the sums.
     pub headroom: i64,
     /// How much there is to get wrong.
     pub complexity: u32,
@@ -67,8 +68,8 @@ pub struct Tally {
     pub unpriced: BTreeMap<String, u64>,
     /// The layout that misses by least, and by how much.
     pub nearest: Option<(i64, Point)>,
-    /// Of those whose state alone is too much, the one whose state misses by least.
-    pub hopeless: Option<(i64, Point)>,
+    /// Of those whose state alone is too much, the ones whose state misses by least.
+    pub(crate) hopeless: Vec<(i64, Point)>,
 }
 
 impl Tally {
@@ -84,7 +85,21 @@ impl Tally {
             *self.unpriced.entry(reason.clone()).or_default() += count;
         }
         self.nearest = nearer(self.nearest, other.nearest);
-        self.hopeless = nearer(self.hopeless, other.hopeless);
+        other.hopeless.iter().for_each(|(missing, point)| self.give_up(*missing, *point));
+    }
+
+    /// A layout whose state alone misses so many bytes.
+    fn give_up(&mut self, missing: i64, point: Point) {
+        // Of the same state the smallest microbatch comes first, and whatever is computed again most.
+        let order =
+            |(missing, point): &(i64, Point)| (*missing, point.key.micro_batch, Reverse(point.recompute), *point);
+        let here = (missing, point);
+        if self.hopeless.len() == HOPELESS && self.hopeless.last().is_some_and(|last| order(last) <= order(&here)) {
+            return;
+        }
+        let at = self.hopeless.partition_point(|kept| order(kept) < order(&here));
+        self.hopeless.insert(at, here);
+        self.hopeless.truncate(HOPELESS);
     }
 
     /// So many layouts that do not fit.
@@ -94,6 +109,9 @@ impl Tally {
         self.misfit_at[place] += count;
     }
 }
+
+/// Layouts of too much state that are kept, for the nearest one to be looked for among.
+const HOPELESS: usize = 256;
 
 /// What is largest where a layout does not fit, and where its worst stage stands.
 type Misfit = (MemoryLine, usize);
@@ -131,6 +149,8 @@ pub struct Pricer<'a> {
     budget: i64,
     reserve: hardware::Reserve,
     has_experts: bool,
+    /// Whether nothing is left out for what the sums say it holds.
+    trusts_no_sum: bool,
 }
 
 impl<'a> Pricer<'a> {
@@ -150,7 +170,13 @@ impl<'a> Pricer<'a> {
             budget: device.visible_bytes() as i64 - (reserve.context_bytes + reserve.libraries_bytes) as i64,
             reserve,
             has_experts: mode.recipe.uses(Mixer::Moe),
+            trusts_no_sum: false,
         }
+    }
+
+    /// The same, which leaves all layouts to their replays: what a search must come to.
+    pub fn trusting_no_sum(self) -> Pricer<'a> {
+        Pricer { trusts_no_sum: true, ..self }
     }
 
     /// What kinds of layers weigh under a layout, whose state so many ranks share out.
@@ -206,6 +232,21 @@ impl<'a> Pricer<'a> {
         if read.is_ok() { clock.least() } else { 0.0 }
     }
 
+    /// The same for less: no cut is looked at.
+    pub fn floor(&self, key: &Key) -> f64 {
+        let meshes = self.meshes(key);
+        if meshes.is_empty() {
+            return f64::INFINITY;
+        }
+        let mut layout = self.mode.template.clone();
+        self.space.set_key(&mut layout, key);
+        layout.recompute = self.mode.recompute[0].clone();
+        let Ok(prices) = self.prices(&layout, Offload::Device) else { return 0.0 };
+        let (mut clock, whole) = (Clock::default(), self.mode.kinds.count(0..self.mode.kinds.depth()));
+        let floors = meshes.iter().map(|mesh| clock.floor(self, key, (mesh, &whole), &prices, &mut layout));
+        floors.fold(f64::INFINITY, f64::min)
+    }
+
     /// Prices every layout of a key. `reaches` says of a time whether layouts that take at least
     /// so long are of interest, `wants` the same of a layout that fits; those are handed back.
     pub fn price(&self, key: &Key, interest: &Interest) -> (Tally, Vec<Candidate>) {
@@ -226,8 +267,8 @@ impl<'a> Pricer<'a> {
                 clock.read(self, key, &meshes, &mut split.prices(&layout.recompute, share), &mut layout)
             });
             if let (Ok(()), Some(all)) = (&read, &hopeless) {
-                let policy = |(missing, point)| (missing, Point { recompute, ..point });
-                tally.add(&Tally { hopeless: all.hopeless.map(policy), ..all.clone() });
+                let policy = |(missing, point): &(i64, Point)| (*missing, Point { recompute, ..*point });
+                tally.add(&Tally { hopeless: all.hopeless.iter().map(policy).collect(), ..all.clone() });
                 continue;
             }
             let probed = read.map_err(|e| e.to_string()).and_then(|()| {
@@ -250,7 +291,7 @@ impl<'a> Pricer<'a> {
 
     /// What becomes of the layouts of a key under one recompute policy, where state alone is too much for all.
     fn hopeless(&self, key: &Key, meshes: &[Mesh], layout: &mut Layout) -> Option<Tally> {
-        let estimate = self.estimator.state(layout)?;
+        let estimate = self.estimator.state(layout).filter(|_| !self.trusts_no_sum)?;
         let mut tally = Tally::default();
         let (mut terms, mut sums) = (Vec::new(), Vec::new());
         for mesh in meshes {
@@ -272,12 +313,12 @@ impl<'a> Pricer<'a> {
                     run.layout.zero = zero;
                     for &offload in &self.space.offload {
                         run.sum(shape, &terms, self.space.question.offload.share(offload), &mut sums).ok()?;
-                        if !run.is_hopeless(shape, &sums, budget) {
+                        let missing = run.least_missing(shape, &sums, budget);
+                        if missing <= 0 {
                             return None;
                         }
-                        let (headroom, worst) = worst(&sums, budget);
-                        tally.miss(misfit(shape, &sums, worst), alike);
-                        tally.hopeless = nearer(tally.hopeless, Some((-headroom, Point { zero, offload, ..cut })));
+                        tally.miss(misfit(shape, &sums, worst(&sums, budget).1), alike);
+                        tally.give_up(missing, Point { zero, offload, ..cut });
                     }
                 }
             }
@@ -360,7 +401,9 @@ impl<'a> Pricer<'a> {
         if run.judge(*point, shape, &sums, budget, &mut tally).is_some() {
             return None;
         }
-        tally.hopeless = tally.nearest.take();
+        if let Some((missing, point)) = tally.nearest.take() {
+            tally.give_up(missing, point);
+        }
         // What has no price is named, however large.
         let is_replayed =
             |stage: &Stage| self.estimator.refuse_stage(&layout, stage.index, &stage.shape, share).is_ok();
@@ -419,8 +462,8 @@ impl<'a> Pricer<'a> {
             && self.unmet(&self.space.layout(point)).is_none()
     }
 
-    /// Bytes left on the worst rank of a legal point, by the sums; none when nothing prices it.
-    pub fn headroom(&self, point: &Point) -> Option<i64> {
+    /// Bytes left on the worst rank of a legal point by the sums, and that rank's stage; none when nothing prices it.
+    pub fn headroom(&self, point: &Point) -> Option<(i64, usize)> {
         let mut layout = self.space.layout(point);
         let shape = self.space.shape(point);
         let estimate = self.estimator.under(&layout).ok()?;
@@ -429,7 +472,8 @@ impl<'a> Pricer<'a> {
         let (mut terms, mut sums) = (Vec::new(), Vec::new());
         run.terms(shape, &mut terms);
         run.sum(shape, &terms, self.space.question.offload.share(point.offload), &mut sums).ok()?;
-        Some(worst(&sums, budget).0)
+        let (headroom, worst) = worst(&sums, budget);
+        Some((headroom, shape.stages[worst].index as usize))
     }
 
     /// Bytes a rank of a layout may hold in its allocator.
@@ -474,7 +518,7 @@ impl Run<'_, '_> {
         for mesh in meshes {
             pricer.set_mesh(self.layout, self.key, mesh);
             let budget = pricer.budget(self.layout);
-            let mut hopeless: Vec<(Hopeless, Misfit)> = Vec::new();
+            let mut hopeless: Vec<(Hopeless, Misfit, i64)> = Vec::new();
             for (index, shape) in pricer.shapes(mesh) {
                 degrees(self.layout, mesh.pp, shape.order);
                 terms.clear();
@@ -488,15 +532,16 @@ impl Run<'_, '_> {
                     }
                     for &offload in &pricer.space.offload {
                         let class = (shape.order.schedule, zero, offload);
-                        if let Some((_, why)) = hopeless.iter().find(|(known, _)| *known == class) {
+                        let point = Point { zero, offload, ..cut };
+                        if let Some((_, why, missing)) = hopeless.iter().find(|(known, ..)| *known == class) {
                             tally.miss(*why, 1);
+                            tally.give_up(*missing, point);
                             next += 1;
                             continue;
                         }
                         if terms.is_empty() {
                             self.terms(shape, &mut terms);
                         }
-                        let point = Point { zero, offload, ..cut };
                         let bound = clock.seconds[next];
                         next += 1;
                         let share = pricer.space.question.offload.share(offload);
@@ -505,8 +550,9 @@ impl Run<'_, '_> {
                             continue;
                         }
                         let Some(headroom) = self.judge(point, shape, &sums, budget, tally) else {
-                            if self.is_hopeless(shape, &sums, budget) {
-                                hopeless.push((class, misfit(shape, &sums, worst(&sums, budget).1)));
+                            let missing = self.least_missing(shape, &sums, budget);
+                            if missing > 0 {
+                                hopeless.push((class, misfit(shape, &sums, worst(&sums, budget).1), missing));
                             }
                             continue;
                         };
@@ -519,13 +565,12 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Whether even an equal share of all stages' state is more than a rank has: then no cut of the depth
+    /// Bytes that even an equal share of all stages' state is over what a rank has: above none, no cut of the depth
     /// fits. Two in a hundred are left to what differs between cuts, such as padding.
-    fn is_hopeless(&self, shape: &Shape, sums: &[Sum], budget: i64) -> bool {
-        let question = &self.pricer.space.question;
+    fn least_missing(&self, shape: &Shape, sums: &[Sum], budget: i64) -> i64 {
         let state: u64 = shape.stage_of.iter().map(|kind| sums[*kind].state.total()).sum();
         let share = (state / shape.stage_of.len() as u64) as i64;
-        share - share / 50 > budget - (question.headroom.0 + question.caution.0) as i64
+        share - share / 50 - (budget - self.pricer.space.question.headroom.0 as i64)
     }
 
     /// What distinct stages hold whatever ZeRO does.
@@ -543,19 +588,19 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Bytes left on the worst rank, when they are enough.
+    /// Bytes left on the worst rank by the sums; none where even what it holds at least is too much.
     fn judge(&self, point: Point, shape: &Shape, sums: &[Sum], budget: i64, tally: &mut Tally) -> Option<i64> {
-        let space = self.pricer.space;
+        let asked = self.pricer.space.question.headroom.0 as i64;
         let (headroom, worst) = worst(sums, budget);
-        let missing = (space.question.headroom.0 + space.question.caution.0) as i64 - headroom;
-        if missing <= 0 {
+        if headroom >= asked {
             tally.priced += 1;
             tally.fit += 1;
             return Some(headroom);
         }
         tally.miss(misfit(shape, sums, worst), 1);
-        tally.nearest = nearer(tally.nearest, Some((missing, point)));
-        None
+        tally.nearest = nearer(tally.nearest, Some((asked - headroom, point)));
+        let least = sums.iter().map(|sum| sum.least(self.layout)).max().unwrap_or(0);
+        (self.pricer.trusts_no_sum || budget - least as i64 >= asked).then_some(headroom)
     }
 }
 

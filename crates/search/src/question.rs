@@ -23,8 +23,6 @@ pub struct Question<'a> {
     pub options: Options,
     /// Memory to leave free on every rank.
     pub headroom: Bytes,
-    /// More than that, where only the sums have been asked: what a replay found them to be off by.
-    pub caution: Bytes,
     /// Where AdamW's state may live.
     pub offload: OffloadChoice,
     /// How far tensor parallelism may reach.

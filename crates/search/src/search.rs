@@ -1,7 +1,9 @@
-//! The search: keys in the order of their bounds, each priced whole, and of what fits only what a
-//! bound cannot rule out is simulated. Batches have fixed sizes and are merged in order, so the
-//! answer does not depend on how many threads there are.
+//! The search: keys in the order of their bounds, each priced whole; of what may fit only what a bound cannot rule
+//! out is simulated, and replayed in the order of time once nothing that is left can be faster. The first that its
+//! replay lets pass is the fastest there is. Batches have fixed sizes and are merged in order, so the answer does not
+//! depend on how many threads there are.
 
+use crate::answer::Left;
 use crate::best::{Best, Scope, Simulated};
 use crate::clock::simulated;
 use crate::count::{Counts, count, legal_of};
@@ -11,6 +13,7 @@ use crate::predicted::{OF_A_STATE, check_cuts, check_layouts};
 use crate::price::{Candidate, Interest, Pricer, Tally, nearer};
 use crate::question::Question;
 use crate::space::{ModeSpace, NO_LEDGER, Space};
+use crate::verdicts::Verdicts;
 use case::PerKind;
 use diag::{Blame, Finding};
 use layout::{Layout, Recompute, Schedule, ZeroStage};
@@ -39,6 +42,8 @@ pub struct Found {
     pub tally: Tally,
     /// Simulated event by event.
     pub simulated: u64,
+    /// What replays said of layouts.
+    pub verdicts: Verdicts,
 }
 
 /// How far a search has come: keys done, of how many. A no ends it, with what was found so far.
@@ -47,12 +52,22 @@ pub type Watch<'a> = &'a (dyn Fn(u64, u64) -> bool + Sync);
 /// Keys and candidates handled together; between batches bounds are tightened.
 const BATCH: usize = 32;
 
+/// Batches of keys that are put in order at once, by bounds that look at every cut.
+const FLOORED: usize = 8;
+
 /// Layouts handled together where each may take replays.
 const DEAR_BATCH: usize = 8;
 
-/// Of what a search may take, the share that short replays may; twice as much as long as nothing fits, or
-/// where a replay has refuted what did.
+/// Of what a search may take, the share that short replays may; twice as much as long as nothing fits.
 const PROBES_SHARE: u64 = 3;
+
+/// How much faster than the fastest one known a layout must be to be replayed before its turn: as soon as something
+/// passes, bounds leave out more.
+const HASTE: f64 = 0.1;
+
+/// Layouts that are priced, where nothing fits, to find the one that misses by least; fewer where each may take replays.
+const NEAREST: usize = 2000;
+const DEAR_NEAREST: usize = 48;
 
 /// Lays out a question's space, cut and ready to be searched with so much effort; refuses one that would
 /// take more than its limit.
@@ -170,41 +185,83 @@ pub fn pricers<'a>(space: &'a Space<'a>) -> Vec<Pricer<'a>> {
 }
 
 /// Searches a space for the best layouts and the frontier.
-pub fn search(space: &Space, pricers: &[Pricer], scope: Scope, effort: Effort, watch: Watch) -> Found {
-    let mut found = Found {
-        best: vec![Best::new(scope, space.question.cluster.device.visible_bytes()); space.modes.len()],
+pub fn search(
+    space: &Space,
+    pricers: &[Pricer],
+    (scope, effort): (Scope, Effort),
+    left: &mut Left,
+    watch: Watch,
+) -> Found {
+    let question = &space.question;
+    let best = Best::new(scope, question.cluster.device.visible_bytes(), question.headroom.0);
+    let found = Found {
+        best: vec![best; space.modes.len()],
         counts: count(space),
         tally: Tally::default(),
         simulated: 0,
+        verdicts: Verdicts::default(),
     };
+    let mut search = Search { space, pricers, effort, found, left };
     if pricers.iter().any(Pricer::is_dear) {
-        one_by_one(space, pricers, effort, watch, &mut found);
+        search.one_by_one(watch);
     } else {
-        key_by_key(space, pricers, effort, watch, &mut found);
+        search.key_by_key(watch);
     }
-    // Of a layout whose state alone is too much the rest is only worth pricing where nothing else is as near.
-    if let Some((missing, point)) = found.tally.hopeless
-        && found.tally.nearest.is_none_or(|(other, _)| missing < other)
-    {
-        let policies = (0..space.modes[point.mode].recompute.len()).map(|recompute| Point { recompute, ..point });
-        for point in policies.filter(|point| pricers[point.mode].is_legal(point)) {
-            let (tally, _) = pricers[point.mode].price_one(0.0, point);
-            found.tally.nearest = nearer(found.tally.nearest, tally.nearest);
-        }
+    search.settle(f64::INFINITY);
+    if search.found.best.iter().all(|best| best.fastest.is_none()) {
+        search.look_for_the_nearest();
     }
-    found.best.iter_mut().for_each(Best::sort);
-    found
+    search.found.best.iter_mut().for_each(Best::sort);
+    search.found
 }
 
-/// Prices all layouts of a key together: sums are cheap once its probes are there.
-fn key_by_key(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, found: &mut Found) {
-    let keys = ordered_keys(space, pricers);
-    let mut done = 0;
-    for batch in keys.chunks(BATCH) {
-        let (wanted, left): (Vec<_>, Vec<_>) =
-            batch.iter().partition(|(bound, mode, _)| effort != Effort::Bounded || found.best[*mode].reaches(*bound));
-        found.tally.bounded += left.iter().map(|(_, mode, key)| legal_of(space, &space.modes[*mode], key)).sum::<u64>();
-        let price = |(_, mode, key): &(f64, usize, Key)| {
+/// A search on its way.
+struct Search<'s, 'a> {
+    space: &'s Space<'a>,
+    pricers: &'s [Pricer<'a>],
+    effort: Effort,
+    found: Found,
+    left: &'s mut Left,
+}
+
+impl Search<'_, '_> {
+    /// Prices all layouts of a key together: sums are cheap once its probes are there.
+    fn key_by_key(&mut self, watch: Watch) {
+        let (space, pricers) = (self.space, self.pricers);
+        let keys = ordered_keys(all_keys(space), |(mode, key)| pricers[*mode].floor(key));
+        let all = keys.len() as u64;
+        for (at, some) in keys.chunks(BATCH * FLOORED).enumerate() {
+            let behind = keys.get((at + 1) * BATCH * FLOORED).map_or(f64::INFINITY, |(floor, ..)| *floor);
+            let some = some.iter().filter(|(floor, mode, key)| self.reaches(*floor, *mode, key));
+            let some = some.map(|(_, mode, key)| (*mode, *key)).collect();
+            let bounded = ordered_keys(some, |(mode, key)| pricers[*mode].least(key));
+            for batch in bounded.chunks(BATCH) {
+                // Whatever comes from here on takes at least so long.
+                self.settle(batch[0].0.min(behind));
+                self.price(batch);
+            }
+            self.settle(behind);
+            if !watch(all.min(((at + 1) * BATCH * FLOORED) as u64), all) {
+                break;
+            }
+        }
+    }
+
+    /// Whether a key that takes at least so long is looked at; counts its layouts where it is not.
+    fn reaches(&mut self, least: f64, mode: usize, key: &Key) -> bool {
+        let reaches = self.effort != Effort::Bounded || self.found.best[mode].reaches(least);
+        if !reaches {
+            self.found.tally.bounded += legal_of(self.space, &self.space.modes[mode], key);
+        }
+        reaches
+    }
+
+    /// Prices keys, and simulates what may fit.
+    fn price(&mut self, batch: &[(f64, usize, Key)]) {
+        let (pricers, effort) = (self.pricers, self.effort);
+        let wanted: Vec<_> = batch.iter().filter(|(bound, mode, key)| self.reaches(*bound, *mode, key)).collect();
+        let found = &self.found;
+        let price = |(_, mode, key): &&(f64, usize, Key)| {
             let best = &found.best[*mode];
             let interest = Interest {
                 reaches: &|bound| effort != Effort::Bounded || best.reaches(bound),
@@ -215,62 +272,158 @@ fn key_by_key(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, f
         let priced: Vec<(Tally, Vec<Candidate>)> = wanted.par_iter().map(price).collect();
         let mut candidates = Vec::new();
         for (tally, kept) in priced {
-            found.tally.add(&tally);
+            self.found.tally.add(&tally);
             candidates.extend(kept);
         }
-        simulate(space, pricers, candidates, effort, found);
-        done += batch.len() as u64;
-        if !watch(done, keys.len() as u64) {
-            break;
+        self.simulate(candidates);
+    }
+
+    /// Prices layouts in the order of their bounds, where what each holds may take replays to say: most are
+    /// ruled out by what was found before them.
+    fn one_by_one(&mut self, watch: Watch) {
+        let (space, pricers, effort) = (self.space, self.pricers, self.effort);
+        let bounds: Vec<(Tally, Vec<(f64, Point)>)> =
+            all_keys(space).par_iter().map(|(mode, key)| pricers[*mode].bounds(key)).collect();
+        let mut layouts = Vec::new();
+        for (tally, list) in bounds {
+            self.found.tally.add(&tally);
+            layouts.extend(list);
+        }
+        layouts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let allowed = space.question.limit.operations / PROBES_SHARE;
+        let mut done = 0;
+        for batch in layouts.chunks(DEAR_BATCH) {
+            self.settle(batch[0].0);
+            let found = &mut self.found;
+            if done * OF_A_STATE > allowed {
+                found.tally.unseen += layouts.len() as u64 - done;
+                found.best.iter_mut().for_each(|best| best.unseen(batch[0].0));
+                break;
+            }
+            // At the limit, what was replayed before still prices what it can.
+            let shares = if found.tally.fit == 0 { 2 } else { 1 };
+            let is_at_limit = pricers.iter().map(Pricer::walked).sum::<u64>() > allowed.saturating_mul(shares);
+            let is_wanted = |bound: f64, mode: usize| effort != Effort::Bounded || found.best[mode].reaches(bound);
+            let (wanted, left): (Vec<_>, Vec<_>) =
+                batch.iter().partition(|(bound, point)| is_wanted(*bound, point.mode));
+            found.tally.bounded += left.len() as u64;
+            let price = |(bound, point): &&(f64, Point)| {
+                let pricer = &pricers[point.mode];
+                if let Some(tally) = pricer.too_large(point) {
+                    return (tally, None);
+                }
+                if is_at_limit && !pricer.is_known(point) {
+                    return (Tally { unseen: 1, ..Tally::default() }, None);
+                }
+                pricer.price_one(*bound, *point)
+            };
+            let priced: Vec<(Tally, Option<Candidate>)> = wanted.par_iter().map(price).collect();
+            for ((tally, _), (bound, point)) in priced.iter().zip(&wanted) {
+                found.tally.add(tally);
+                if tally.unseen > 0 {
+                    found.best[point.mode].unseen(*bound);
+                }
+            }
+            let fitting = priced.into_iter().filter_map(|(_, candidate)| candidate);
+            self.simulate(fitting.collect());
+            done += batch.len() as u64;
+            if !watch(done, layouts.len() as u64) {
+                break;
+            }
+        }
+    }
+
+    /// Simulates candidates in the order of their bounds, until no bound is of interest.
+    fn simulate(&mut self, mut candidates: Vec<Candidate>) {
+        let (space, pricers, effort) = (self.space, self.pricers, self.effort);
+        candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound).then(a.point.cmp(&b.point)));
+        for batch in candidates.chunks(BATCH) {
+            let found = &self.found;
+            let is_wanted = |candidate: &Candidate| {
+                effort == Effort::Everything || found.best[candidate.point.mode].wants(candidate)
+            };
+            let wanted: Vec<&Candidate> = batch.iter().filter(|candidate| is_wanted(candidate)).collect();
+            let steps: Vec<Option<Simulated>> = wanted
+                .par_iter()
+                .map(|candidate| {
+                    let point = candidate.point;
+                    let layout = space.layout(&point);
+                    let prices = pricers[point.mode].prices(&layout, point.offload).ok()?;
+                    let sequences = layout.global_batch as f64;
+                    let wants = |seconds: f64| {
+                        let bound = (seconds / sequences).max(candidate.bound);
+                        is_wanted(&Candidate { bound, ..**candidate })
+                    };
+                    Some(Simulated {
+                        point,
+                        per_sequence: simulated(&prices, &layout, space.shape(&point), wants).ok()?? / sequences,
+                        headroom: candidate.headroom,
+                        complexity: candidate.complexity,
+                    })
+                })
+                .collect();
+            let found = &mut self.found;
+            found.simulated += steps.iter().flatten().count() as u64;
+            steps.into_iter().flatten().for_each(|simulated| found.best[simulated.point.mode].take(simulated));
+            self.hasten();
+        }
+    }
+
+    /// Replays the fastest of a mode that has room to spare by the sums, where it is much faster than the fastest one
+    /// known.
+    fn hasten(&mut self) {
+        let (space, pricers) = (self.space, self.pricers);
+        let verdicts = &mut self.found.verdicts;
+        for best in &mut self.found.best {
+            let known = best.fastest.map_or(f64::INFINITY, |fastest| fastest.per_sequence);
+            let with_room = best.band.iter().filter(|one| verdicts.is_sure(space, one));
+            let first = with_room.min_by(|a, b| a.order(b)).copied();
+            if let Some(first) = first.filter(|first| first.per_sequence * (1.0 + HASTE) < known) {
+                verdicts.passed(space, pricers, best, &first, self.left);
+            }
+        }
+    }
+
+    /// Replays what may be the fastest of what takes at most so long a sequence, where nothing else can be as fast.
+    fn settle(&mut self, most: f64) {
+        for best in &mut self.found.best {
+            self.found.verdicts.settle(self.space, self.pricers, best, self.left, most);
+        }
+    }
+
+    /// Where nothing fits, prices those whose state alone is too much in the order of what it misses, as long as one of
+    /// them may miss by less than the nearest.
+    fn look_for_the_nearest(&mut self) {
+        let (space, pricers) = (self.space, self.pricers);
+        let mut tried = 0;
+        for (least, point) in std::mem::take(&mut self.found.tally.hopeless) {
+            let pricer = &pricers[point.mode];
+            let most = if pricer.is_dear() { DEAR_NEAREST } else { NEAREST };
+            if tried >= most || self.found.tally.nearest.is_some_and(|(missing, _)| missing <= least) {
+                break;
+            }
+            let alike: Vec<Point> = match pricer.is_dear() {
+                true => vec![point],
+                false => alike(space, point).filter(|point| pricer.is_legal(point)).collect(),
+            };
+            tried += alike.len();
+            let priced: Vec<Tally> = alike.par_iter().map(|point| pricer.price_one(0.0, *point).0).collect();
+            for tally in priced {
+                self.found.tally.nearest = nearer(self.found.tally.nearest, tally.nearest);
+            }
         }
     }
 }
 
-/// Prices layouts in the order of their bounds, where what each holds may take replays to say: most are
-/// ruled out by what was found before them.
-fn one_by_one(space: &Space, pricers: &[Pricer], effort: Effort, watch: Watch, found: &mut Found) {
-    let bounds: Vec<(Tally, Vec<(f64, Point)>)> =
-        all_keys(space).par_iter().map(|(mode, key)| pricers[*mode].bounds(key)).collect();
-    let mut layouts = Vec::new();
-    for (tally, list) in bounds {
-        found.tally.add(&tally);
-        layouts.extend(list);
-    }
-    layouts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let allowed = space.question.limit.operations / PROBES_SHARE;
-    let mut done = 0;
-    for batch in layouts.chunks(DEAR_BATCH) {
-        if done * OF_A_STATE > allowed {
-            found.tally.unseen += layouts.len() as u64 - done;
-            break;
-        }
-        // At the limit, what was replayed before still prices what it can: a search that is asked again with
-        // more caution has most of it.
-        let is_empty_handed = found.tally.fit == 0 || space.question.caution.0 > 0;
-        let shares = if is_empty_handed { 2 } else { 1 };
-        let is_at_limit = pricers.iter().map(Pricer::walked).sum::<u64>() > allowed.saturating_mul(shares);
-        let is_wanted = |bound: f64, mode: usize| effort != Effort::Bounded || found.best[mode].reaches(bound);
-        let (wanted, left): (Vec<_>, Vec<_>) = batch.iter().partition(|(bound, point)| is_wanted(*bound, point.mode));
-        found.tally.bounded += left.len() as u64;
-        let price = |(bound, point): &&(f64, Point)| {
-            let pricer = &pricers[point.mode];
-            if let Some(tally) = pricer.too_large(point) {
-                return (tally, None);
-            }
-            if is_at_limit && !pricer.is_known(point) {
-                return (Tally { unseen: 1, ..Tally::default() }, None);
-            }
-            pricer.price_one(*bound, *point)
-        };
-        let priced: Vec<(Tally, Option<Candidate>)> = wanted.par_iter().map(price).collect();
-        priced.iter().for_each(|(tally, _)| found.tally.add(tally));
-        let fitting = priced.into_iter().filter_map(|(_, candidate)| candidate);
-        simulate(space, pricers, fitting.collect(), effort, found);
-        done += batch.len() as u64;
-        if !watch(done, layouts.len() as u64) {
-            break;
-        }
-    }
+/// A layout under every policy and cut of its schedule.
+fn alike<'s>(space: &'s Space, point: Point) -> impl Iterator<Item = Point> + 's {
+    let mode = &space.modes[point.mode];
+    let shapes = mode.shapes[&point.pp].iter().enumerate();
+    let shapes = shapes.filter(move |(_, shape)| shape.order.schedule == point.order.schedule);
+    shapes.flat_map(move |(shape, other)| {
+        let order = other.order;
+        (0..mode.recompute.len()).map(move |recompute| Point { recompute, shape, order, ..point })
+    })
 }
 
 /// The keys of every mode.
@@ -279,44 +432,12 @@ fn all_keys(space: &Space) -> Vec<(usize, Key)> {
     modes.flat_map(|(index, mode)| mode.keys.iter().map(move |key| (index, *key))).collect()
 }
 
-/// Keys that have a legal layout, the most promising first.
-fn ordered_keys(space: &Space, pricers: &[Pricer]) -> Vec<(f64, usize, Key)> {
-    let all = all_keys(space);
-    let bounds = all.par_iter().map(|(mode, key)| (pricers[*mode].least(key), *mode, *key));
+/// Keys that have a legal layout in the order of what they take at least.
+fn ordered_keys(keys: Vec<(usize, Key)>, least: impl Fn(&(usize, Key)) -> f64 + Sync) -> Vec<(f64, usize, Key)> {
+    let bounds = keys.par_iter().map(|key| (least(key), key.0, key.1));
     let mut keys: Vec<_> = bounds.filter(|(bound, _, _)| bound.is_finite()).collect();
     keys.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
     keys
-}
-
-/// Simulates candidates in the order of their bounds, until no bound is of interest.
-fn simulate(space: &Space, pricers: &[Pricer], mut candidates: Vec<Candidate>, effort: Effort, found: &mut Found) {
-    candidates.sort_by(|a, b| a.bound.total_cmp(&b.bound).then(a.point.cmp(&b.point)));
-    for batch in candidates.chunks(BATCH) {
-        let is_wanted =
-            |candidate: &Candidate| effort == Effort::Everything || found.best[candidate.point.mode].wants(candidate);
-        let wanted: Vec<&Candidate> = batch.iter().filter(|candidate| is_wanted(candidate)).collect();
-        let steps: Vec<Option<Simulated>> = wanted
-            .par_iter()
-            .map(|candidate| {
-                let point = candidate.point;
-                let layout = space.layout(&point);
-                let prices = pricers[point.mode].prices(&layout, point.offload).ok()?;
-                let sequences = layout.global_batch as f64;
-                let wants = |seconds: f64| {
-                    let bound = (seconds / sequences).max(candidate.bound);
-                    is_wanted(&Candidate { bound, ..**candidate })
-                };
-                Some(Simulated {
-                    point,
-                    per_sequence: simulated(&prices, &layout, space.shape(&point), wants).ok()?? / sequences,
-                    headroom: candidate.headroom,
-                    complexity: candidate.complexity,
-                })
-            })
-            .collect();
-        found.simulated += steps.iter().flatten().count() as u64;
-        steps.into_iter().flatten().for_each(|simulated| found.best[simulated.point.mode].take(simulated));
-    }
 }
 
 /// Seconds of a point's step, simulated.

@@ -30,7 +30,7 @@ use rayon::prelude::*;
 use recipe::{Mixer, Mode, Recipe, Seam};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use units::{Bytes, Degree, divisors};
+use units::{Degree, divisors};
 use work::Work;
 
 /// An engine that has no price for a job.
@@ -185,25 +185,18 @@ impl<'a> Space<'a> {
             let own = space.mode_space(mode)?;
             space.modes.push(own);
         }
-        space.ask_again(question.offload, question.caution);
+        let is_free = question.offload == OffloadChoice::Free && space.has_host();
+        space.offload = if is_free { vec![Offload::Device, Offload::Host] } else { vec![Offload::Device] };
         Ok(space)
     }
 
     /// Whether AdamW's state may live on the host at all, by what device and engine have.
-    pub fn has_host(&self) -> bool {
+    fn has_host(&self) -> bool {
         let question = &self.question;
         let on_host = Options { offload: 1.0, ..question.options };
         question.cluster.device.link(Way::Host).is_ok()
             && offloads(question.pinned.engine)
             && self.modes.iter().all(|own| Ledger::of(&own.recipe, &own.template, &on_host).is_ok())
-    }
-
-    /// Asks the same again with more caution, or with state on the host: degrees, rules and cuts stay, and so
-    /// does all that was replayed.
-    pub fn ask_again(&mut self, offload: OffloadChoice, caution: Bytes) {
-        (self.question.offload, self.question.caution) = (offload, caution);
-        let is_free = offload == OffloadChoice::Free && self.has_host();
-        self.offload = if is_free { vec![Offload::Device, Offload::Host] } else { vec![Offload::Device] };
     }
 
     fn mode_space(&self, mode: Option<Mode>) -> Result<ModeSpace, Vec<Finding>> {

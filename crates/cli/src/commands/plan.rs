@@ -34,17 +34,8 @@ use search::{
 };
 use std::cell::OnceCell;
 use std::time::Instant;
-use units::Bytes;
 use work::Limit;
 use written::Written;
-
-/// Layouts kept in case the replay refuses the first.
-const KEPT: usize = 24;
-
-/// How often the sums are asked to be more careful, when the replay refuses all that were kept: by what is missing, and
-/// from the third time on by all that they overlooked.
-const ROUNDS: usize = 5;
-const BY_MISSING: usize = 2;
 
 /// What is to be planned: what was typed, read.
 #[derive(Clone)]
@@ -67,7 +58,6 @@ pub struct Solved<'a> {
     /// Seconds of cores it took, where the system says.
     cpu_seconds: Option<f64>,
     threads: usize,
-    caution: Bytes,
     /// What replays may still take.
     left: Left,
     pricers: &'a [Pricer<'a>],
@@ -99,7 +89,7 @@ impl Solved<'_> {
 pub struct Aim {
     scope: Scope,
     replays: Replays,
-    /// Whether state may go to the host where nothing fits without.
+    /// Whether state may go to the host.
     may_move: bool,
 }
 
@@ -109,7 +99,7 @@ impl Aim {
         let search = &args.search;
         let shows_more = search.top > 0 || search.stats || search.explain.is_some();
         let is_page = args.budget.tokens.is_some() && !shows_more && args.pictures.given().next().is_none();
-        let keep = KEPT.max(search.top);
+        let keep = search.top;
         match is_page {
             true => Aim { may_move: true, ..Aim::fleet(f64::INFINITY) },
             false => Aim { scope: Scope::all(keep), replays: Replays::Around, may_move: true },
@@ -119,7 +109,7 @@ impl Aim {
     /// The best alone, of layouts that take at most so many seconds a sequence.
     fn fleet(most: f64) -> Aim {
         let reach = 1.0 + cost::interval::most_apart();
-        Aim { scope: Scope { keep: KEPT, reach, most }, replays: Replays::Best, may_move: false }
+        Aim { scope: Scope { keep: 1, reach, most }, replays: Replays::Best, may_move: false }
     }
 }
 
@@ -168,7 +158,7 @@ impl Wanted {
         Ok(Wanted { asked, recipe, cluster, pinned, options, engine_typed })
     }
 
-    /// What is searched first: with state on the host only where that was typed.
+    /// What is searched, with state on the device alone where nothing else was typed.
     fn question<'a>(&'a self, args: &PlanArgs, limit: &'a Limit) -> Question<'a> {
         Question {
             asked: &self.asked,
@@ -177,7 +167,6 @@ impl Wanted {
             pinned: &self.pinned,
             options: self.options,
             headroom: args.search.headroom.on(&self.cluster.device, &self.recipe),
-            caution: Bytes(0),
             offload: OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0)),
             reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
             limit,
@@ -185,65 +174,45 @@ impl Wanted {
     }
 }
 
-/// Searches, and hands over what was found. Optimizer state goes to the host only where that was
-/// typed, or where nothing fits without it.
+/// Searches, and hands over what was found.
 fn with_solution<T>(
     args: &PlanArgs,
     wanted: &Wanted,
     aim: Aim,
     then: impl FnOnce(&Solved) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
-    let typed = args.state.offload_optimizer;
     let (start, before) = (Instant::now(), cpu_seconds());
     let limit = args.work.of_an_answer();
-    let question = wanted.question(args, &limit);
-    let (mut offload, mut caution, mut round) = (question.offload, question.caution, 1);
-    let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
-    let mut space = lay_out(question, effort)?;
-    let mut left = Left::of(&space);
-    loop {
-        let pricers = pricers(&space);
-        let progress = Progress::new();
-        let found = search(&space, &pricers, aim.scope, effort, &|done, all| progress.show(done, all));
-        progress.clear();
-        if progress.is_stopped() {
-            let message = "the search was stopped before its end";
-            return Err(Finding::error("plan/stopped", Blame::Usage, "plan", message).into());
-        }
-        let seconds = start.elapsed().as_secs_f64();
-        let cpu_seconds = before.zip(cpu_seconds()).map(|(before, after)| after - before);
-        let answer = answer(&space, &pricers, &found, &mut left, aim.replays);
-        let missing = answer.refuted().map(|refuted| refuted.missing).max().unwrap_or(0);
-        if answer.best().is_none() && missing > 0 && round < ROUNDS {
-            let overlooked = answer.refuted().map(|refuted| refuted.overlooked).max().unwrap_or(0);
-            let by_missing = caution.0.saturating_add(missing);
-            caution = Bytes(if round <= BY_MISSING { by_missing } else { by_missing.max(overlooked) });
-            round += 1;
-            space.ask_again(offload, caution);
-            continue;
-        }
-        let has_misfits = found.tally.nearest.is_some() || missing > 0;
-        let may_move = aim.may_move && typed.is_none() && offload != OffloadChoice::Free && space.has_host();
-        if answer.best().is_none() && has_misfits && may_move {
-            (offload, caution, round) = (OffloadChoice::Free, Bytes(0), 1);
-            space.ask_again(offload, caution);
-            continue;
-        }
-        let threads = rayon::current_num_threads();
-        return then(&Solved {
-            space: &space,
-            found,
-            answer,
-            seconds,
-            cpu_seconds,
-            threads,
-            caution,
-            left,
-            pricers: &pricers,
-            other_batches: OnceCell::new(),
-            besides: OnceCell::new(),
-        });
+    let mut question = wanted.question(args, &limit);
+    if aim.may_move && args.state.offload_optimizer.is_none() {
+        question.offload = OffloadChoice::Free;
     }
+    let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
+    let space = lay_out(question, effort)?;
+    let mut left = Left::of(&space);
+    let pricers = pricers(&space);
+    let progress = Progress::new();
+    let mut found = search(&space, &pricers, (aim.scope, effort), &mut left, &|done, all| progress.show(done, all));
+    progress.clear();
+    if progress.is_stopped() {
+        let message = "the search was stopped before its end";
+        return Err(Finding::error("plan/stopped", Blame::Usage, "plan", message).into());
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let cpu_seconds = before.zip(cpu_seconds()).map(|(before, after)| after - before);
+    let answer = answer(&space, &pricers, &mut found, &mut left, aim.replays);
+    then(&Solved {
+        space: &space,
+        found,
+        answer,
+        seconds,
+        cpu_seconds,
+        threads: rayon::current_num_threads(),
+        left,
+        pricers: &pricers,
+        other_batches: OnceCell::new(),
+        besides: OnceCell::new(),
+    })
 }
 
 /// Seconds that all threads of this process have run, where the system says.

@@ -23,7 +23,7 @@ pub use lines::{Amount, Entry};
 pub use offload::Offload;
 pub use overload::{AtOverload, Overload, at_overloads};
 pub use pools::PooledFit;
-pub use replays::{Recorded, record, work};
+pub use replays::{Recorded, most_headroom_of_stage, record, work, work_of_stage};
 pub use reserve::{Communicator, Outside, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
 pub use routing::{LayerRouting, routing};

@@ -1,6 +1,6 @@
 //! Replays of a job's stages: what they take of this machine, and those that another pricing has made.
 
-use super::Pricing;
+use super::{Pricing, RankClass};
 use case::Case;
 use layout::{Layout, StagePlan};
 use ledger::{Ledger, RankJob};
@@ -103,6 +103,27 @@ fn twins(stages: &StagePlan) -> Vec<usize> {
     let mut first: HashMap<&[usize], usize> = HashMap::new();
     let held = stages.by_stage.iter().enumerate();
     held.map(|(stage, chunks)| *first.entry(chunks.as_slice()).or_insert(stage)).collect()
+}
+
+/// What [`most_headroom_of_stage`] takes of this machine.
+pub fn work_of_stage(case: &Case, stage: usize) -> Result<Work, Unmodelled> {
+    let ledger = shortest(case)?;
+    Ok(ledger.work(&first_rank(case, twins(&case.stages)[stage])))
+}
+
+/// Bytes left on the ranks of one stage at most: its first step is replayed, and nothing else of the job. What moves to
+/// the host is what stood at the highest point, which takes all steps to tell.
+pub fn most_headroom_of_stage(case: &Case, stage: usize) -> Result<i64, Unmodelled> {
+    let ledger = shortest(case)?;
+    let twin = twins(&case.stages)[stage];
+    let replay = ledger.replay(&first_rank(case, twin))?;
+    Ok(RankClass::price(Pricing { case, ledger: &ledger }, twin, &replay).headroom)
+}
+
+fn shortest(case: &Case) -> Result<Ledger, Unmodelled> {
+    let ledger = Ledger::of_case(case)?;
+    let moves = case.options.offload > 0.0 || case.options.offload_activations > 0.0;
+    Ok(if moves { ledger } else { ledger.brief() })
 }
 
 /// What pricing a job takes of this machine: its stages replayed, as many at once as there are threads.

@@ -10,6 +10,7 @@ mod formats;
 mod fsdp2_builtin;
 mod fsdp2_launch;
 mod fsdp2_rows;
+mod least;
 mod megatron_all;
 mod megatron_builtin;
 mod megatron_fp8;

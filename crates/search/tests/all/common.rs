@@ -27,7 +27,6 @@ pub fn question<'a>(
         cluster,
         pinned,
         headroom,
-        caution: Bytes(0),
         offload: OffloadChoice::Free,
         reach: Reach::Anywhere,
         options: Options::of(pinned.engine, recipe),

@@ -81,7 +81,7 @@ fn of_fsdp2(limit: &Limit, headroom: u64) -> Found {
     let pinned = LayoutRequest { sequence: Some(2048), vpp: Some(1), ..pinned(Engine::Fsdp2) };
     let question = common::question(&recipe, &cluster, &pinned, Bytes(headroom << 30));
     let space = common::space(Question { limit, ..question });
-    search(&space, &pricers(&space), Scope::all(3), Effort::Bounded, &|_, _| true)
+    search(&space, &pricers(&space), (Scope::all(3), Effort::Bounded), &mut Left::of(&space), &|_, _| true)
 }
 
 fn seen(found: &Found) -> u64 {
@@ -118,7 +118,8 @@ fn what_state_rules_out_is_not_replayed() {
         let pinned = LayoutRequest { engine: Some(engine), ..LayoutRequest::default() };
         let limit = up_to(10_000_000_000);
         let space = common::space(Question { limit: &limit, ..common::question(&recipe, &cluster, &pinned, Bytes(0)) });
-        let found = search(&space, &pricers(&space), Scope::all(3), Effort::Bounded, &|_, _| true);
+        let found =
+            search(&space, &pricers(&space), (Scope::all(3), Effort::Bounded), &mut Left::of(&space), &|_, _| true);
         assert_eq!((found.tally.unseen, found.tally.fit), (0, 0), "{:?}", found.tally);
         assert!(found.tally.priced > 1000 && found.tally.nearest.is_some(), "{:?}", found.tally);
         let probes: u64 = space.modes.iter().map(|mode| mode.estimator.probes()).sum();
@@ -126,30 +127,25 @@ fn what_state_rules_out_is_not_replayed() {
     }
 }
 
-/// Replays that confirm an answer take of the same limit: what is not left is not begun, and said.
+/// Replays take of the same limit: what is not left is not begun, and what it may have been faster by is said.
 #[test]
 fn a_replay_beyond_what_is_left_is_not_begun() {
     let recipe = recipe::builtin::find("llama3-8b").unwrap();
     let cluster = Cluster::parse("8xH200").unwrap();
     let pinned = LayoutRequest { sequence: Some(2048), ..pinned(Engine::Fsdp2) };
-    let space = common::space(common::question(&recipe, &cluster, &pinned, Bytes(4 << 30)));
-    let pricers = pricers(&space);
-    let found = search(&space, &pricers, Scope::all(3), Effort::Bounded, &|_, _| true);
-    let mut all = Left { operations: u64::MAX };
-    let confirmed = answer(&space, &pricers, &found, &mut all, Replays::Around);
-    let took = u64::MAX - all.operations;
-    assert!(confirmed.best().is_some() && took > 0);
-    // Alternatives take short replays as well, which are known from here on.
-    let walked: u64 = pricers.iter().map(|pricer| pricer.walked()).sum();
-    let mut few = Left { operations: walked + 1000 };
-    let refused = answer(&space, &pricers, &found, &mut few, Replays::Around);
-    assert!(refused.best().is_none() && few.operations == walked + 1000);
-    let why: Vec<&str> = refused.refuted().map(|refuted| refuted.why.as_str()).collect();
-    assert!(why.len() == 3 && why.iter().all(|why| why.ends_with("are left of --work-limit")), "{why:?}");
-    // Enough for the best, and not for what stands beside it.
-    let best = memory::fit::work(&confirmed.best().unwrap().case).unwrap().operations;
-    let mut some = Left { operations: walked + best };
-    let answered = answer(&space, &pricers, &found, &mut some, Replays::Around);
-    assert!(answered.best().is_some() && some.operations == walked);
-    assert_eq!(answered.neighbours.len(), confirmed.neighbours.len());
+    let answered = |operations: Option<u64>| {
+        let space = common::space(common::question(&recipe, &cluster, &pinned, Bytes(4 << 30)));
+        let pricers = pricers(&space);
+        let mut left = Left { operations: operations.unwrap_or(u64::MAX) };
+        let mut found = search(&space, &pricers, (Scope::all(3), Effort::Bounded), &mut left, &|_, _| true);
+        let answered = answer(&space, &pricers, &mut found, &mut left, Replays::Around);
+        let proof = answered.modes[0].fastest.as_ref().map(|_| answered.modes[0].unproved);
+        let why: Vec<String> = found.verdicts.refuted(0).map(|(_, refused)| refused.why.clone()).collect();
+        (proof, u64::MAX - left.operations, why)
+    };
+    let (proof, took, _) = answered(None);
+    assert!(proof == Some(0.0) && took > 0);
+    let (proof, _, why) = answered(Some(1000));
+    assert_eq!(proof, None);
+    assert!(!why.is_empty() && why.iter().all(|why| why.ends_with("are left of --work-limit")), "{why:?}");
 }

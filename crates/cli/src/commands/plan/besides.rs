@@ -34,12 +34,14 @@ pub fn again(args: &PlanArgs, wanted: &Wanted, solved: &Solved, best: &Choice) -
     let other = Wanted { asked, options, ..wanted.clone() };
     let least = solved.besides(best).last().map_or(best.step.seconds, |one| one.seconds);
     let apart = solved.answer.modes.first().map_or(0.0, |mode| mode.apart.share);
-    let found = with_solution(args, &other, Aim::fleet(f64::INFINITY), |solved| {
+    let batch = best.case.layout.global_batch;
+    let aim = Aim::fleet(least * (1.0 - apart) / batch as f64);
+    let found = with_solution(args, &other, aim, |solved| {
         Ok(solved.answer.best().map(|best| (best.step.seconds, best.case.layout.global_batch)))
     });
-    let (seconds, batch) = found.ok()??;
+    let (seconds, other_batch) = found.ok()??;
     // Of one batch, or it would be another question.
-    let is_better = batch == best.case.layout.global_batch && seconds < least * (1.0 - apart);
+    let is_better = other_batch == batch && seconds < least * (1.0 - apart);
     is_better.then(|| Again { args: words, seconds, slower: seconds / best.step.seconds - 1.0 })
 }
 

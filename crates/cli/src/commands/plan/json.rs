@@ -1,6 +1,6 @@
 //! A plan for machines.
 
-use super::text::{difference, flags_of, given_up, misfits, rate};
+use super::text::{difference, flags_of, given_up, misfits, rate, refuted};
 use super::trust::slower;
 use super::{Solved, Wanted, besides};
 use crate::args::PlanArgs;
@@ -29,19 +29,28 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
         "besides": answer.best().map(|best| besides::json(solved, best)),
         "seq": solved.space.sequence, "headroom_bytes": solved.space.question.headroom,
         "best": answer.best().map(best),
+        "fastest": answer.modes.first().and_then(|mode| mode.fastest.as_deref()).map(best),
+        "proof": answer.modes.first().filter(|mode| mode.fastest.is_some()).map(proof),
         "modes": answer.modes.iter().map(|mode| mode_json(solved, mode)).collect::<Vec<_>>(),
         "alternatives": answer.neighbours.iter().filter_map(near).collect::<Vec<_>>(),
         "told_apart": answer.modes.first().map(|mode| &mode.apart),
         "equal": answer.modes.first().and_then(|mode| Some((mode.best.as_ref()?, &mode.equal)))
             .map(|(best, equals)| equals.iter().map(|one| equal(best, one)).collect::<Vec<_>>()),
         "frontier": frontier, "top": top,
-        "refuted": answer.refuted()
-            .map(|u| json!({ "flags": flags_of(&wanted.recipe, &u.layout, 0.0), "why": u.why, "missing_bytes": u.missing })).collect::<Vec<_>>(),
+        "refuted": refuted(solved).map(|(one, why)| json!({
+            "flags": flags_of(&wanted.recipe, &solved.space.layout(&one.point), solved.space.question.offload.share(one.point.offload)),
+            "why": why.why, "missing_bytes": why.missing,
+        })).collect::<Vec<_>>(),
         "rejected": rejected(solved),
         "worst_stage": worst_stage(solved),
         "unpriced": found.tally.unpriced,
         "stats": stats(args, solved),
     })
+}
+
+/// How far it is proved that nothing is faster.
+fn proof(mode: &ModeAnswer) -> Value {
+    json!({ "is_proved": mode.unproved == 0.0, "faster_at_most": mode.unproved })
 }
 
 /// What was looked at; only with `--stats` how long that took, since an answer is the same on any machine.
@@ -109,7 +118,8 @@ fn simulated(solved: &Solved, one: &Simulated) -> Value {
     let offload = solved.space.question.offload.share(one.point.offload);
     let seconds = one.per_sequence * layout.global_batch as f64;
     // Layouts of one search differ in nothing that intervals are made of, but for stages.
-    let mut exact = solved.answer.modes.iter().flat_map(|mode| mode.best.iter().chain(&mode.equal));
+    let mut exact =
+        solved.answer.modes.iter().flat_map(|mode| mode.fastest.iter().chain(&mode.best).chain(&mode.equal));
     let exact = exact.find(|choice| choice.point == one.point).map(|choice| choice.fit.worst().headroom);
     let class = solved.answer.best().map(|best| Class { pipeline: layout.pp.splits(), ..Class::of(&best.case) });
     json!({

@@ -194,7 +194,6 @@ fn together(
         pinned: &wanted.pinned,
         options: wanted.options,
         headroom: headroom[0],
-        caution: Bytes(0),
         offload: OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0)),
         reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
         limit: &limit,

@@ -2,7 +2,7 @@
 
 use super::besides::{self, Again};
 use super::budget::{Run, text as budget};
-use super::trust::{equals, slower, spread, such_runs};
+use super::trust::{equals, proof, slower, spread, such_runs};
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
@@ -17,7 +17,7 @@ use launch::header::{Header, choices};
 use layout::{Layout, LayoutRequest};
 use memory::fit::{Fit, RankClass, levers};
 use recipe::{Mixer, Recipe};
-use search::{Batch, Choice, MemoryLine, ModeSpace, Point};
+use search::{Batch, Choice, MemoryLine, ModeSpace, Point, Refused, Simulated};
 use units::{Bytes, change, count, exact, longer};
 use work::Work;
 
@@ -159,16 +159,19 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice, written: Option<&Writ
     }
     text += &caveats(solved, best);
     text += &calibrated_text(&solved.space.question.cluster.device, solved.space.question.recipe, "  ");
+    text += &proof(solved, best);
     text += &equals(solved, best);
     text += &modes(solved, best);
-    if let Some(first) = solved.answer.refuted().next() {
-        let more = solved.answer.refuted().count();
+    if let Some((_, first)) = refuted(solved).next() {
+        let more = refuted(solved).count();
         text += &wrap(&format!("{more} faster by the quick sums fell to the replay, first: {}", first.why), "  ", 100);
     }
-    if solved.caution.0 > 0 {
-        text += &format!("  the quick sums were asked to leave {} more, since the replay held more\n", solved.caution);
-    }
     text
+}
+
+/// Layouts of all modes that the sums let pass and the replay did not.
+pub fn refuted<'s>(solved: &'s Solved) -> impl Iterator<Item = &'s (Simulated, Refused)> {
+    solved.answer.modes.iter().flat_map(|mode| solved.found.verdicts.refuted(mode.mode))
 }
 
 /// How far the time is to be trusted, and how much it hangs on a batch nobody typed.

@@ -6,7 +6,10 @@ use crate::commands::shorten;
 use crate::table::wrap;
 use cost::{Apart, Interval, Step};
 use search::{Choice, ModeAnswer, decides};
-use units::{Bytes, change};
+use units::{Bytes, change, exact};
+
+/// Equals that a screen shows.
+const SHOWN: usize = 2;
 
 /// Between which seconds runs like it lie: `16.9 to 19.0 s in 8 of 10 such runs`.
 pub fn spread(step: &Step) -> String {
@@ -38,12 +41,33 @@ pub fn such_runs(step: &Step) -> String {
     }
 }
 
+/// Why this layout and no other: that none is faster, or how far that is known, and what it is chosen for.
+pub fn proof(solved: &Solved, best: &Choice) -> String {
+    let Some(answer) = solved.answer.modes.first() else { return String::new() };
+    let Some(fastest) = &answer.fastest else { return String::new() };
+    let legal = exact(solved.found.counts.legal);
+    let text = match (answer.unproved > 0.0, fastest.point == best.point) {
+        (true, _) => {
+            let most = 100.0 * (1.0 - 1.0 / (1.0 + answer.unproved));
+            format!("no proof that it is the fastest: what was left at --work-limit may take up to {most:.1}% less")
+        }
+        (false, true) => format!("the fastest of {legal} legal layouts: none that is modelled faster fits"),
+        (false, false) => {
+            let faster = 100.0 * (1.0 - 1.0 / (1.0 + slower(fastest, best)));
+            let what = if best.complexity < fastest.complexity { "the simplest" } else { "the one of most room" };
+            format!("{what} within the noise of the fastest of {legal} legal layouts, which takes {faster:.1}% less")
+        }
+    };
+    wrap(&text, "  ", 100)
+}
+
 /// Layouts that cannot be told from the best, and what would tell them apart.
 pub fn equals(solved: &Solved, best: &Choice) -> String {
     let Some(ModeAnswer { equal, apart, .. }) = solved.answer.modes.first() else { return String::new() };
     let Some(first) = equal.first() else { return String::new() };
     let listed: Vec<String> = equal
         .iter()
+        .take(SHOWN)
         .map(|one| {
             let room = Bytes(one.fit.worst().headroom.max(0) as u64);
             let flags = shorten(&difference(solved, best, &one.point), 60);
@@ -51,7 +75,7 @@ pub fn equals(solved: &Solved, best: &Choice) -> String {
         })
         .collect();
     let mut text =
-        format!("equal to it, with less headroom or less simple: {}; {}", listed.join("; "), told_apart(apart));
+        format!("equal to it, less simple or with less headroom: {}; {}", listed.join("; "), told_apart(apart));
     if let Some((part, here, there)) = decides(&best.step, &first.step) {
         let (here, there) = (seconds(here), seconds(there));
         text += &format!("; a few steps of both would tell: they differ most in {part}, {here} here and {there} there");
