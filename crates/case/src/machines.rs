@@ -32,18 +32,41 @@ pub fn custom_mixers(recipe: &Recipe) -> Vec<Mixer> {
     custom.into_iter().filter(|mixer| recipe.uses(*mixer)).collect()
 }
 
-/// The engine of a recipe when none is typed, and why.
-pub fn usual_engine(recipe: &Recipe, cluster: Option<&Cluster>) -> (Engine, String) {
+/// Devices up to which a machine is somebody's own rather than a cluster, and the memory up to which they are cards of
+/// that kind.
+const FEW: u64 = 8;
+const SMALL: u64 = 50 << 30;
+
+/// Engines that suit a recipe on a cluster when none is typed, the first one first, and why. Where there are several, it
+/// depends on the layout which is to be taken.
+pub fn usual_engines(recipe: &Recipe, cluster: Option<&Cluster>) -> (Vec<Engine>, String) {
     let is_plain = custom_mixers(recipe).is_empty() && recipe.modes.is_empty();
-    match cluster.map_or(Vendor::Nvidia, |cluster| cluster.device.vendor) {
-        Vendor::Nvidia => (Engine::Megatron, "the lane of NVIDIA pretraining; --engine picks another".to_string()),
-        Vendor::Amd if is_plain => (Engine::Torchtitan, "native PyTorch runs on AMD GPUs".to_string()),
-        Vendor::Amd => (Engine::Fsdp2, "native PyTorch runs on AMD GPUs, with the model's own blocks".to_string()),
+    let is_small = cluster.is_some_and(|cluster| cluster.devices() <= FEW && cluster.device.visible_bytes() < SMALL);
+    let vendor = cluster.map_or(Vendor::Nvidia, |cluster| cluster.device.vendor);
+    let (engines, why): (Vec<Engine>, &str) = match vendor {
+        Vendor::Nvidia | Vendor::Amd if recipe.adapters().is_some() => {
+            (vec![Engine::Fsdp2], "adapters on a frozen model; --engine picks another")
+        }
+        Vendor::Nvidia | Vendor::Amd if is_small => {
+            let why =
+                "few devices of little memory: shards of everything, or state on the host; --engine picks another";
+            (vec![Engine::Fsdp2, Engine::Deepspeed], why)
+        }
+        Vendor::Nvidia => (vec![Engine::Megatron], "the lane of NVIDIA pretraining; --engine picks another"),
+        Vendor::Amd if is_plain => (vec![Engine::Torchtitan], "native PyTorch runs on AMD GPUs"),
+        Vendor::Amd => (vec![Engine::Fsdp2], "native PyTorch runs on AMD GPUs, with the model's own blocks"),
         // Nothing runs there: the refusal names the device.
-        Vendor::Intel => (Engine::Fsdp2, "no engine that we write for runs on Intel accelerators".to_string()),
-        Vendor::Google if is_plain => (Engine::Maxtext, "the lane of TPUs for a model of plain blocks".to_string()),
-        Vendor::Google => (Engine::XlaSpmd, "the lane of TPUs that keeps a model's own blocks".to_string()),
-    }
+        Vendor::Intel => (vec![Engine::Fsdp2], "no engine that we write for runs on Intel accelerators"),
+        Vendor::Google if is_plain => (vec![Engine::Maxtext], "the lane of TPUs for a model of plain blocks"),
+        Vendor::Google => (vec![Engine::XlaSpmd], "the lane of TPUs that keeps a model's own blocks"),
+    };
+    (engines, why.to_string())
+}
+
+/// The first of them.
+pub fn usual_engine(recipe: &Recipe, cluster: Option<&Cluster>) -> (Engine, String) {
+    let (engines, why) = usual_engines(recipe, cluster);
+    (engines[0], why)
 }
 
 /// An engine that does not run on the cluster's devices. A job of `any` engine is priced as
@@ -117,6 +140,8 @@ mod tests {
         assert_eq!(engine("llama3-8b", "8xH200"), Engine::Megatron);
         assert_eq!(engine("llama3-8b", "8xTPU-v6e"), Engine::Maxtext);
         assert_eq!(engine("nam56r", "8xTPU-v6e"), Engine::XlaSpmd);
+        assert_eq!(engine("llama3-8b", "4xRTX-4090"), Engine::Fsdp2);
+        assert_eq!(engine("llama3-8b", "2x8xRTX-4090"), Engine::Megatron);
         for (name, engine) in Engine::ALL {
             for vendor in runs_on(*engine).iter().filter(|_| *engine != Engine::Shardwright) {
                 assert!(engines_on(*vendor).contains(engine), "{name}");

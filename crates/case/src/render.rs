@@ -197,6 +197,47 @@ impl Case {
     }
 }
 
+impl LayoutArgs {
+    /// As typed.
+    pub fn words(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        let mut say = |flag: &str, value: Option<String>| {
+            if let Some(value) = value {
+                out.extend([format!("--{flag}"), value]);
+            }
+        };
+        let engine = |choice: EngineChoice| choice.engine().map_or("any".to_string(), |engine| engine.to_string());
+        say("engine", self.engine.map(engine));
+        say("mode", self.mode.map(|mode| mode.to_string()));
+        for (flag, value) in [
+            ("world", self.world),
+            ("tp", self.tp),
+            ("cp", self.cp),
+            ("pp", self.pp),
+            ("vpp", self.vpp),
+            ("ep", self.ep),
+            ("etp", self.etp),
+            ("dp", self.dp),
+            ("mbs", self.mbs),
+            ("gbs", self.gbs),
+            ("microbatches", self.microbatches),
+            ("seq", self.seq),
+            ("vocab-multiple", self.vocab_multiple),
+        ] {
+            say(flag, value.map(|value| value.to_string()));
+        }
+        say("zero", self.zero.map(|zero| zero.name().to_string()));
+        say("schedule", self.schedule.map(|schedule| schedule.to_string()));
+        say("recompute", self.recompute.as_ref().map(|policy| policy.to_string()));
+        say("balance", self.balance.map(|balance| balance.name().to_string()));
+        let cuts = |cuts: &Vec<u64>| cuts.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        say("boundaries", self.boundaries.as_ref().map(cuts));
+        out.extend(self.sp.then(|| "--sp".to_string()));
+        out.extend(self.no_sp.then(|| "--no-sp".to_string()));
+        out
+    }
+}
+
 impl StateArgs {
     /// As typed.
     pub fn words(&self) -> Vec<String> {

@@ -11,7 +11,7 @@ use crate::schedulers::{Scheduler, command};
 use crate::tree;
 use case::Case;
 use diag::quote;
-use memory::fit::{Entry, Fit, PhasePeak, RankClass};
+use memory::fit::{Entry, Fit, Least, PhasePeak, RankClass, Verdict};
 use replay::Unmodelled;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -37,10 +37,13 @@ pub struct MemoryVerdict {
     pub verdict: String,
     /// Headroom of the worst rank, or why nothing was priced.
     pub detail: String,
-    /// Whether the launch went on against a verdict of `does not fit`.
+    /// Whether the launch went on against a verdict of `does not fit` or `unmodelled`.
     pub overridden: bool,
     /// Everything the device of the worst rank must hold; none where nothing was priced.
     pub total_bytes: Option<u64>,
+    /// Where nothing was priced, what the fullest rank holds at least.
+    #[serde(default)]
+    pub at_least_bytes: Option<u64>,
     /// The most its tensors hold.
     pub allocated_peak_bytes: Option<u64>,
     /// The most its allocator holds.
@@ -122,23 +125,42 @@ impl MemoryVerdict {
             detail: format!("stage {} holds {}, headroom {left:.1} GiB{host}", worst.stage, Bytes(worst.total())),
             overridden,
             total_bytes: Some(worst.total()),
+            at_least_bytes: None,
             allocated_peak_bytes: Some(worst.allocated_peak),
             reserved_peak_bytes: Some(worst.reserved_peak),
             by_stage: fit.classes.iter().map(StageMemory::of).collect(),
         }
     }
 
-    /// A plan that no ledger prices.
-    pub fn unmodelled(reason: &Unmodelled) -> MemoryVerdict {
+    /// A plan that no ledger prices: what can be counted of it still says when it cannot fit.
+    pub fn unmodelled(case: &Case, reason: &Unmodelled, overridden: bool) -> MemoryVerdict {
+        let least = Least::of(case);
+        let device = case.cluster.as_ref().map(|cluster| &cluster.device);
+        let is_over = device.is_some_and(|device| least.total() > device.visible_bytes());
+        let against = device.map_or(String::new(), |device| {
+            let than = if is_over { "more than" } else { "of" };
+            format!(", {than} the {} that {} shows", Bytes(device.visible_bytes()), device.name)
+        });
         MemoryVerdict {
-            verdict: "unmodelled".to_string(),
-            detail: reason.to_string(),
-            overridden: false,
+            verdict: if is_over { Verdict::DoesNotFit.name() } else { "unmodelled" }.to_string(),
+            detail: format!("{reason}; a rank of stage {} holds {}{against}", least.stage, least.words()),
+            overridden,
             total_bytes: None,
+            at_least_bytes: Some(least.total()),
             allocated_peak_bytes: None,
             reserved_peak_bytes: None,
             by_stage: Vec::new(),
         }
+    }
+
+    /// Whether nothing was priced of the plan.
+    pub fn is_unmodelled(&self) -> bool {
+        self.total_bytes.is_none()
+    }
+
+    /// Whether no device of the plan holds it.
+    pub fn does_not_fit(&self) -> bool {
+        self.verdict == Verdict::DoesNotFit.name()
     }
 }
 

@@ -22,7 +22,7 @@ impl Prediction {
     pub fn of_case(by: &str, case: &Case) -> Prediction {
         let memory = match Fit::price(case, HEADROOM) {
             Ok(fit) => MemoryVerdict::of(&fit, false),
-            Err(reason) => MemoryVerdict::unmodelled(&reason),
+            Err(reason) => MemoryVerdict::unmodelled(case, &reason, false),
         };
         let step = cost::step(case).map_or(Value::Null, |step| json!(step));
         Prediction::of_record(by, &memory, &step, case.layout.world)

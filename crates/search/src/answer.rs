@@ -1,12 +1,13 @@
 //! The answer: the simplest layout that cannot be told from the fastest, what stands one change away from it, and
 //! how far it is proved that nothing is faster.
 
-use crate::best::Simulated;
+use crate::best::{Best, Simulated};
 use crate::placement::placement;
-use crate::point::{Key, Point};
+use crate::point::{Key, Offload, Point};
 use crate::price::Pricer;
 use crate::search::{Found, seconds_of};
 use crate::space::Space;
+use crate::verdicts::Verdicts;
 use case::Case;
 use cost::{Apart, Class, Step, interval};
 use diag::Finding;
@@ -61,7 +62,7 @@ pub struct ModeAnswer {
     pub mode: usize,
     /// The simplest layout that cannot be told from the fastest, then the one of most room; none when nothing fits.
     pub best: Option<Arc<Choice>>,
-    /// The fastest layout.
+    /// The fastest layout, wherever its state is.
     pub fastest: Option<Arc<Choice>>,
     /// How much faster than the fastest something can be that was not looked at, of its time; nothing where it is proved
     /// that nothing is.
@@ -88,7 +89,7 @@ impl Answer {
     }
 }
 
-/// Of a step's time, what a mode that gives up parts of the model must gain to be worth it.
+/// Of a step's time, what a mode that gives up parts of the model must gain to be worth it, and so must state on the host.
 pub const WORTH: f64 = 0.05;
 
 /// Whose memory is replayed beside the best layout's and its equals'.
@@ -169,15 +170,21 @@ fn chosen(space: &Space, pricers: &[Pricer], found: &mut Found, mode: usize, lef
     let Some(first) = kept.fastest else { return none };
     let Some(fastest) = verdicts.passed(space, pricers, kept, &first, left) else { return none };
     let apart = interval::apart(&Class::of(&fastest.case));
-    let unproved = (first.per_sequence / kept.seen - 1.0).max(0.0);
+    let (first, fastest_here) = match first.point.offload {
+        Offload::Device => (first, fastest.clone()),
+        Offload::Host => on_device(space, pricers, kept, verdicts, &first, left).unwrap_or((first, fastest.clone())),
+    };
     let most = first.per_sequence * (1.0 + apart.share);
-    let mut equal: Vec<Simulated> = kept.band.iter().filter(|one| one.per_sequence <= most).copied().collect();
+    let is_like = |one: &&Simulated| one.per_sequence <= most && one.point.offload <= first.point.offload;
+    let mut equal: Vec<Simulated> = kept.band.iter().filter(is_like).copied().collect();
+    let more = kept.frontier.iter().filter(is_like).filter(|one| !equal.contains(one)).copied().collect::<Vec<_>>();
+    equal.extend(more);
     equal.sort_by(|a, b| {
         let room = |one: &Simulated| kept.room(one.headroom);
         let chunks = a.point.order.vpp.cmp(&b.point.order.vpp);
         a.complexity.cmp(&b.complexity).then(room(b).cmp(&room(a))).then(chunks).then(a.order(b))
     });
-    let mut passed = vec![fastest.clone()];
+    let mut passed = vec![fastest_here];
     let allowed = left.operations.saturating_sub(space.question.limit.operations / EQUALS_SHARE);
     for simulated in equal.iter().filter(|one| one.point != first.point).take(EQUALS) {
         // The first few are the simplest; what stands behind them is shown beside the best.
@@ -195,8 +202,30 @@ fn chosen(space: &Space, pricers: &[Pricer], found: &mut Found, mode: usize, lef
         let time = a.per_sequence().total_cmp(&b.per_sequence());
         a.complexity.cmp(&b.complexity).then(room(b).cmp(&room(a))).then(chunks).then(time)
     });
+    // What was left at the limit may have passed since.
+    let first = kept.fastest.unwrap_or(first);
+    let unproved = (first.per_sequence / kept.seen - 1.0).max(0.0);
+    let fastest = verdicts.passed(space, pricers, kept, &first, left).unwrap_or(fastest);
     let mut passed = passed.into_iter();
     ModeAnswer { mode, best: passed.next(), fastest: Some(fastest), unproved, equal: passed.collect(), apart }
+}
+
+/// The fastest layout that keeps its state on the device, where state on the host gains less than [`WORTH`]: no published
+/// run shows what that takes.
+fn on_device(
+    space: &Space,
+    pricers: &[Pricer],
+    kept: &mut Best,
+    verdicts: &mut Verdicts,
+    fastest: &Simulated,
+    left: &mut Left,
+) -> Option<(Simulated, Arc<Choice>)> {
+    let most = fastest.per_sequence * (1.0 + WORTH);
+    let is_here = |one: &&Simulated| one.point.offload == Offload::Device && one.per_sequence <= most;
+    let mut here: Vec<Simulated> = kept.band.iter().chain(&kept.frontier).filter(is_here).copied().collect();
+    here.sort_by(Simulated::order);
+    here.dedup();
+    here.into_iter().take(EQUALS).find_map(|one| Some((one, verdicts.passed(space, pricers, kept, &one, left)?)))
 }
 
 /// Equals that are shown beside the best.

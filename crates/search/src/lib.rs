@@ -32,7 +32,7 @@ pub use cuts::{Evenness, balanced};
 pub use point::{Key, Offload, Order, Point};
 pub use pools::{PooledAnswer, PooledChoice, over_pools};
 pub use price::{MemoryLine, Pricer, Tally};
-pub use question::{OffloadChoice, Question, Reach, usual_batch};
+pub use question::{OffloadChoice, Question, Reach, usual_batch_of};
 pub use search::{Effort, Found, Watch, has_price, lay_out, pricers, search};
 pub use simplicity::complexity;
 pub use space::{Batch, ModeSpace, NO_LEDGER, Space};

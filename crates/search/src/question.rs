@@ -66,9 +66,22 @@ const TOKENS_PER_STEP: u64 = 4 << 20;
 /// Tokens a device has at most of such a step: few devices train small models or fine-tune, and a step should be seconds.
 const TOKENS_PER_DEVICE: u64 = 128 << 10;
 
+/// Sequences that a step of fine-tuning takes, at least one a device: recipes of adapters take 16 to 128 (Hu et al., LoRA,
+/// arXiv 2106.09685, table 11 and after; Dettmers et al., QLoRA, arXiv 2305.14314, table 9).
+const TUNED: u64 = 64;
+
+/// Sequences of a step when none are typed, for a model that is trained whole or through adapters.
+pub fn usual_batch_of(recipe: &Recipe, world: u64, sequence: u64) -> u64 {
+    let usual = usual_batch(world, sequence);
+    match recipe.adapters() {
+        Some(_) if usual > TUNED => world << (TUNED / world.max(1)).max(1).ilog2(),
+        _ => usual,
+    }
+}
+
 /// Sequences of a step when none are typed: near [`TOKENS_PER_STEP`] tokens or what [`TOKENS_PER_DEVICE`] makes of few
 /// devices, at least one a device, and a power of two on each, so that many degrees divide it.
-pub fn usual_batch(world: u64, sequence: u64) -> u64 {
+fn usual_batch(world: u64, sequence: u64) -> u64 {
     let tokens = TOKENS_PER_STEP.min(TOKENS_PER_DEVICE.saturating_mul(world.max(1)));
     let each = tokens as f64 / sequence.max(1) as f64 / world.max(1) as f64;
     let power = each.max(1.0).log2().round() as u32;

@@ -14,7 +14,7 @@
 use crate::cuts::{Cut, Evenness, Weights, cuts, in_a_search};
 use crate::point::{Key, Offload, Order, Point};
 use crate::predicted::{PROBE_SHARE, check, of_keys, trimmed};
-use crate::question::{OffloadChoice, Question, Reach, usual_batch};
+use crate::question::{OffloadChoice, Question, Reach, usual_batch_of};
 use crate::rules::{Fixed, Rules, Values};
 use crate::shape::Shape;
 use case::machines::shell_word;
@@ -155,7 +155,7 @@ impl<'a> Space<'a> {
         let batch = match (pinned.global_batch, pinned.microbatches) {
             (Some(global), _) => Batch::Global(global),
             (None, Some(count)) => Batch::Count(count),
-            (None, None) => Batch::Global(usual_batch(world, sequence)),
+            (None, None) => Batch::Global(usual_batch_of(question.recipe, world, sequence)),
         };
         let zero = pinned.zero.map_or_else(|| usual_zero(pinned.engine), |zero| vec![zero]);
         let mut space = Space {

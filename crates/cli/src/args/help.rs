@@ -121,9 +121,30 @@ fn hanging(head: &str, text: &str, indent: usize) -> String {
 }
 
 /// What was typed. Help is laid out only where it is shown: a server parses a line for every question.
-pub fn parse(words: impl IntoIterator<Item = OsString> + Clone) -> Result<Cli, Error> {
-    Cli::try_parse_from(words.clone())
-        .or_else(|_| command().try_get_matches_from(words).and_then(|matches| Cli::from_arg_matches(&matches)))
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Cli, Error> {
+    let words = with_engines(words.into_iter().collect());
+    Cli::try_parse_from(&words)
+        .or_else(|_| command().try_get_matches_from(&words).and_then(|matches| Cli::from_arg_matches(&matches)))
+}
+
+/// A list of engines behind `--engine`, which only `plan` takes, as the `--engines` that it is there.
+fn with_engines(mut words: Vec<OsString>) -> Vec<OsString> {
+    let is_several = |word: &str| word == "all" || word.contains(',');
+    if words
+        .get(1..)
+        .is_some_and(|words| words.iter().find(|word| *word != "--json").is_some_and(|word| word == "plan"))
+    {
+        for at in 2..words.len() {
+            let one = words[at].to_string_lossy().into_owned();
+            let next = words.get(at + 1).map(|next| next.to_string_lossy().into_owned()).unwrap_or_default();
+            match one.strip_prefix("--engine=") {
+                Some(list) if is_several(list) => words[at] = format!("--engines={list}").into(),
+                None if one == "--engine" && is_several(&next) => words[at] = "--engines".into(),
+                _ => {}
+            }
+        }
+    }
+    words
 }
 
 #[cfg(test)]

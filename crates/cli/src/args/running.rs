@@ -145,7 +145,7 @@ pub struct LaunchArgs {
     /// Emit where the engine has no block for something, and mark each place
     #[arg(long)]
     pub allow_seams: bool,
-    /// Launch although the plan does not fit; the record says so
+    /// Launch although the plan does not fit, or nobody knows whether it does; the record says so
     #[arg(long)]
     pub override_memory: bool,
     /// Where things are kept, what is trained on, how long: a policy .toml
@@ -186,7 +186,7 @@ pub struct ProbeArgs {
     /// Emit where the engine has no block for something, and mark each place
     #[arg(long)]
     pub allow_seams: bool,
-    /// Probe although the rank does not fit; the record says so
+    /// Probe although the rank does not fit, or nobody knows whether it does; the record says so
     #[arg(long)]
     pub override_memory: bool,
     #[command(flatten)]

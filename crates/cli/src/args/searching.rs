@@ -38,16 +38,43 @@ pub struct PlanArgs {
     pub work: WorkArgs,
 }
 
+impl PlanArgs {
+    /// The question as it is typed: what is asked, not what is to be drawn or written of the answer.
+    pub fn words(&self) -> Vec<String> {
+        let mut out = vec![self.recipe.recipe.clone(), "--on".to_string(), self.on.clone()];
+        for (flag, features) in [("--with", &self.recipe.with), ("--without", &self.recipe.without)] {
+            if !features.is_empty() {
+                let names: Vec<&str> = features.iter().map(|feature| feature.name()).collect();
+                out.extend([flag.to_string(), names.join(",")]);
+            }
+        }
+        out.extend(self.layout.words());
+        out.extend(self.state.words());
+        let headroom = self.search.headroom.to_string();
+        if headroom != USUAL_HEADROOM {
+            out.extend(["--headroom".to_string(), headroom]);
+        }
+        out.extend(self.search.max_tp_in_node.then(|| "--max-tp-in-node".to_string()));
+        out
+    }
+}
+
+/// GiB that are left free unless told otherwise.
+const USUAL_HEADROOM: &str = "4";
+
 /// What a search is told.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Search")]
 pub struct SearchArgs {
     /// Leave this free on every rank: GiB, or 10%
-    #[arg(long, alias = "keep-headroom", value_name = "GIB or %", value_parser = headroom, default_value = "4")]
+    #[arg(long, alias = "keep-headroom", value_name = "GIB or %", value_parser = headroom, default_value = USUAL_HEADROOM)]
     pub headroom: Headroom,
     /// Keep tensor parallelism inside a node
     #[arg(long)]
     pub max_tp_in_node: bool,
+    /// Compare engines: fsdp2,deepspeed, or all; the same is asked by such a list behind --engine
+    #[arg(long, value_name = "ENGINES", value_delimiter = ',', conflicts_with = "engine")]
+    pub engines: Vec<String>,
     /// Also list the N best layouts
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub top: usize,
@@ -71,6 +98,7 @@ impl SearchArgs {
         SearchArgs {
             headroom,
             max_tp_in_node: false,
+            engines: Vec::new(),
             top: 0,
             explain: None,
             stats: false,
@@ -87,6 +115,15 @@ pub enum Headroom {
     Gib(f64),
     /// As a share of what the device shows.
     Share(f64),
+}
+
+impl std::fmt::Display for Headroom {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        match self {
+            Headroom::Gib(gib) => write!(f, "{gib}"),
+            Headroom::Share(share) => write!(f, "{}%", 100.0 * share),
+        }
+    }
 }
 
 impl Headroom {

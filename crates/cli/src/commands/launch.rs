@@ -24,6 +24,7 @@ use launch::tuning::FirstStep;
 use launch::{Emission, File, Kind, Policy, engines, lanes, schedulers, tuned};
 use layout::Engine;
 use memory::fit::{Fit, HEADROOM, Verdict};
+use replay::Unmodelled;
 use serde_json::{Value, json};
 use std::path::Path;
 use units::{count, exact};
@@ -47,9 +48,9 @@ pub fn run(args: &LaunchArgs) -> Outcome {
     }
     findings.extend(schedulers::unused(args.scheduler, &policy));
     allowed(&case, &args.work.of_an_answer(), 1)?;
-    let (memory, step) = (price(&case, args), cost::step(&case));
-    if memory.verdict == Verdict::DoesNotFit.name() && !args.override_memory {
-        return Ok(does_not_fit(&memory));
+    let (memory, step) = (verdict(&case, &Fit::price(&case, HEADROOM), args.override_memory), cost::step(&case));
+    if let Some(refused) = refused(&memory, args.override_memory) {
+        return refused;
     }
     let out = args.out.as_deref().map(|path| quote::path(path.as_os_str())).transpose()?;
     emission.files = schedulers::files(args.scheduler, &job, &emission)?;
@@ -185,24 +186,43 @@ fn unfilled(job: &Job, emission: &Emission) -> Option<Finding> {
     Some(finding.hint(format!("{fill}; --allow-seams writes the launch all the same")))
 }
 
-/// The memory verdict of the plan.
-fn price(case: &Case, args: &LaunchArgs) -> MemoryVerdict {
-    match Fit::price(case, HEADROOM) {
-        Ok(fit) => {
-            let overridden = fit.verdict == Verdict::DoesNotFit && args.override_memory;
-            MemoryVerdict::of(&fit, overridden)
-        }
-        Err(reason) => MemoryVerdict::unmodelled(&reason),
+/// The memory verdict of a plan, which goes on against it where that was allowed by name.
+pub(super) fn verdict(case: &Case, fit: &Result<Fit, Unmodelled>, is_allowed: bool) -> MemoryVerdict {
+    match fit {
+        Ok(fit) => MemoryVerdict::of(fit, is_allowed && fit.verdict == Verdict::DoesNotFit),
+        Err(reason) => MemoryVerdict::unmodelled(case, reason, is_allowed),
     }
 }
 
-/// A plan that is not launched because it does not fit.
-pub(super) fn does_not_fit(memory: &MemoryVerdict) -> Report {
+/// The answer where a plan is not launched: it does not fit, or nobody knows whether it does.
+pub(super) fn refused(memory: &MemoryVerdict, is_allowed: bool) -> Option<Outcome> {
+    match () {
+        () if is_allowed => None,
+        () if memory.does_not_fit() => Some(Ok(does_not_fit(memory))),
+        () if memory.is_unmodelled() => Some(Err(unknown(memory).into())),
+        () => None,
+    }
+}
+
+fn does_not_fit(memory: &MemoryVerdict) -> Report {
+    let levers = match memory.is_unmodelled() {
+        true => "more devices, or more of an axis that splits state",
+        false => "`shardwright fit` shows levers",
+    };
     let message = format!("the plan does not fit: {}", memory.detail);
     let finding = Finding::error("launch/memory", Blame::Layout, "memory", message)
-        .hint("`shardwright fit` shows levers; --override-memory launches anyway, and the record says so");
+        .hint(format!("{levers}; --override-memory launches anyway, and the record says so"));
     let json = json!({ "memory": memory, "findings": [finding] });
     Report::new(String::new(), json).with_findings(&[finding]).refused(DOES_NOT_FIT, [])
+}
+
+/// A plan whose memory is not modelled, and whose counted part would fit.
+fn unknown(memory: &MemoryVerdict) -> Finding {
+    let message = format!("whether the plan fits is unknown: {}", memory.detail);
+    Finding::error("launch/memory-unknown", Blame::Engine, "memory", message).hint(
+        "measure one step first; --override-memory launches without knowing activations and buffers, and the record \
+         says so",
+    )
 }
 
 /// The plan, for the record.

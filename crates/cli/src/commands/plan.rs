@@ -3,6 +3,7 @@
 
 mod besides;
 pub mod budget;
+mod engines;
 mod explain;
 mod json;
 mod others;
@@ -12,6 +13,7 @@ pub mod size;
 mod sweep;
 pub mod text;
 pub mod trust;
+mod ways;
 pub mod written;
 
 use super::{asked, recipe_of, seen, widths};
@@ -101,9 +103,14 @@ impl Aim {
         let is_page = args.budget.tokens.is_some() && !shows_more && args.pictures.given().next().is_none();
         let keep = search.top;
         match is_page {
-            true => Aim { may_move: true, ..Aim::fleet(f64::INFINITY) },
+            true => Aim::alone(),
             false => Aim { scope: Scope::all(keep), replays: Replays::Around, may_move: true },
         }
+    }
+
+    /// The best alone, wherever its state is.
+    fn alone() -> Aim {
+        Aim { may_move: true, ..Aim::fleet(f64::INFINITY) }
     }
 
     /// The best alone, of layouts that take at most so many seconds a sequence.
@@ -120,6 +127,9 @@ pub fn run(args: &PlanArgs) -> Outcome {
         FleetText::One(on) if split_pools(&on).is_some() => pools::run(args, &on),
         FleetText::One(on) if args.search.sequences.len() > 1 => sweep::run(args, &[on]),
         FleetText::One(on) => {
+            if let Some(asked) = engines::asked(args, &on)? {
+                return engines::run(args, &on, &asked);
+            }
             let wanted = Wanted::new(args, &on, args.search.sequences.first().copied())?;
             with_solution(args, &wanted, Aim::of(args), |solved| report(args, &wanted, solved))
                 .map_err(|refusal| others::named(args, &wanted, refusal))
@@ -241,11 +251,16 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
         (None, Some(best)) => besides::again(args, wanted, solved, best),
         _ => None,
     };
+    let ways = match solved.answer.best() {
+        None => ways::ways(args, wanted, solved),
+        Some(_) => Vec::new(),
+    };
     let mut text = match (&run, solved.answer.best()) {
         (Some(run), Some(_)) => text::page(args, wanted, solved, written.as_ref(), run),
-        _ => text::screen(args, wanted, solved, written.as_ref(), again.as_ref()),
+        _ => text::screen(args, wanted, solved, written.as_ref(), (again.as_ref(), &ways)),
     };
     let mut json = json::of(args, wanted, solved);
+    json["ways"] = ways::json(&ways);
     json["again"] = serde_json::json!(besides::again_json(again.as_ref()));
     if let Some(run) = &run {
         json["budget"] = run.json();

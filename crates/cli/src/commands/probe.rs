@@ -1,7 +1,7 @@
 //! `probe`: a directory that becomes one rank of a job on one device.
 
 use super::fit::{allowed, step_json};
-use super::launch::{Attempt, begin, does_not_fit, plan};
+use super::launch::{Attempt, begin, plan, refused, verdict};
 use super::{case_text, typed};
 use crate::args::{LaunchArgs, ProbeArgs, RunArgs};
 use crate::files::write_folder;
@@ -13,10 +13,10 @@ use diag::{Blame, Finding, quote};
 use hardware::ClusterText;
 use launch::job::Job;
 use launch::probe::{self, Class, Probe};
-use launch::record::{self, MemoryVerdict};
+use launch::record;
 use launch::schedulers::{self, Scheduler};
 use launch::{Frontend, engines};
-use memory::fit::{Fit, HEADROOM, Verdict};
+use memory::fit::{Fit, HEADROOM};
 use serde_json::json;
 use std::path::Path;
 use units::Bytes;
@@ -32,9 +32,9 @@ pub fn run(args: &ProbeArgs) -> Outcome {
     let Attempt { case, policy, mut emission, findings } = probed(args, &asked.case)?;
     allowed(&asked.case, &args.work.of_an_answer(), 2)?;
     let (whole, fit) = (Fit::price(&asked.case, HEADROOM), Fit::price(&case, HEADROOM));
-    let memory = verdict(&fit, args.override_memory);
-    if memory.verdict == Verdict::DoesNotFit.name() && !args.override_memory {
-        return Ok(does_not_fit(&memory));
+    let memory = verdict(&case, &fit, args.override_memory);
+    if let Some(refused) = refused(&memory, args.override_memory) {
+        return refused;
     }
     let job = Job::new(&case, &policy, Frontend::MegatronLm);
     let step = cost::step(&case);
@@ -129,13 +129,6 @@ fn smaller(on: &str, asked: &Case, world: u64) -> Option<String> {
         world if world.is_multiple_of(each) => Some(format!("{}x{each}x{behind}", world / each)),
         world if world < each => Some(format!("1x{world}x{behind}")),
         _ => None,
-    }
-}
-
-fn verdict(fit: &Result<Fit, replay::Unmodelled>, is_overridden: bool) -> MemoryVerdict {
-    match fit {
-        Ok(fit) => MemoryVerdict::of(fit, is_overridden && fit.verdict == Verdict::DoesNotFit),
-        Err(reason) => MemoryVerdict::unmodelled(reason),
     }
 }
 

@@ -272,7 +272,7 @@ fn dispatch_and_overlap_are_choices_that_are_said() {
     let hybrid =
         run("launch nam56r --mode author_dp --ep 8 --on 8xH200 --engine-args --overlap-moe-expert-parallel-comm");
     assert!(hybrid.code == 1 && hybrid.stderr.contains("GPTModel alone"), "{}", hybrid.stderr);
-    let overlapped = json("launch llama3-8b --tp 2 --on 8xH200 --engine-args --tp-comm-overlap");
+    let overlapped = json("launch llama3-8b --tp 2 --on 8xH200 --override-memory --engine-args --tp-comm-overlap");
     assert!(argument(&overlapped, "--tp-comm-overlap").is_some());
     assert_eq!(overlapped["memory"]["verdict"], "unmodelled");
     let faster = overlapped["step"]["seconds"].as_f64().unwrap();

@@ -73,11 +73,11 @@ fn emission_is_deterministic() {
 
 #[test]
 fn a_launch_directory_names_every_file_once_and_by_its_hash() {
-    let memory = MemoryVerdict::unmodelled(&replay::Unmodelled::new("it", "a test"));
     for (name, engine) in Engine::ALL.iter().filter(|(_, engine)| *engine != Engine::Shardwright) {
         let request =
             layout::LayoutRequest { world: Some(8), engine: Some(*engine), ..layout::LayoutRequest::default() };
         let case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+        let memory = MemoryVerdict::unmodelled(case.job().case, &replay::Unmodelled::new("it", "a test"), true);
         let mut written = 0;
         for (_, scheduler) in Scheduler::ALL {
             let mut emission = case.emit().unwrap();

@@ -4,6 +4,7 @@
 mod checklist;
 mod classes;
 mod dispatch;
+mod least;
 mod levers;
 mod lines;
 mod offload;
@@ -18,6 +19,7 @@ mod scaling;
 pub use checklist::{Item, checklist};
 pub use classes::{Compile, PhasePeak, RankClass};
 pub use dispatch::dispatch_bytes;
+pub use least::Least;
 pub use levers::{Lever, Levers, levers};
 pub use lines::{Amount, Entry};
 pub use offload::Offload;

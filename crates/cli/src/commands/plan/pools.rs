@@ -16,7 +16,7 @@ use case::{Pooled, machines, options_of};
 use diag::{Blame, Finding};
 use hardware::Cluster;
 use layout::Engine;
-use search::{OffloadChoice, PooledChoice, Question, Reach, over_pools, usual_batch};
+use search::{OffloadChoice, PooledChoice, Question, Reach, over_pools, usual_batch_of};
 use serde_json::json;
 use std::collections::BTreeSet;
 use units::{Bytes, count};
@@ -60,7 +60,7 @@ pub fn run(args: &PlanArgs, on: &str) -> Outcome {
     let is_batch_typed = args.layout.gbs.is_some() || args.layout.microbatches.is_some();
     // All ways of using the pools do the same step.
     if !is_batch_typed {
-        args.layout.gbs = Some(usual_batch(world, sequence.unwrap_or(recipe.sequence)));
+        args.layout.gbs = Some(usual_batch_of(&recipe, world, sequence.unwrap_or(recipe.sequence)));
     }
     let mut ways = Vec::new();
     for (index, part) in parts.iter().enumerate() {

@@ -3,6 +3,7 @@
 use super::besides::{self, Again};
 use super::budget::{Run, text as budget};
 use super::trust::{equals, proof, slower, spread, such_runs};
+use super::ways::{self, Way};
 use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
@@ -33,7 +34,7 @@ pub fn screen(
     wanted: &Wanted,
     solved: &Solved,
     written: Option<&Written>,
-    again: Option<&Again>,
+    (again, ways): (Option<&Again>, &[Way]),
 ) -> String {
     let mut text = match solved.answer.best() {
         Some(best) => {
@@ -49,7 +50,7 @@ pub fn screen(
         None => {
             let verdict = format!("\x1b[1;31m{}\x1b[0m\n\n", verdict(wanted, solved));
             let why = if solved.found.counts.legal == 0 { nothing_legal(solved) } else { nothing_fits(wanted, solved) };
-            verdict + &head(args, wanted) + &why
+            verdict + &head(args, wanted) + &why + &ways::text(ways)
         }
     };
     text += &space(solved);
