@@ -13,6 +13,7 @@ mod extrapolated;
 mod held;
 mod probed;
 mod probes;
+mod uneven;
 mod wrapped;
 
 use case::{Case, LayerKinds, Options, PerKind};
@@ -25,6 +26,7 @@ use probes::Probes;
 use recipe::Recipe;
 use replay::Unmodelled;
 use std::sync::{Arc, OnceLock};
+use uneven::Uneven;
 
 /// A search puts layouts of any number of microbatches in flight over what was probed: a sum that comes to
 /// more than this is this, which no device holds either.
@@ -126,7 +128,14 @@ impl Estimator {
 
     /// One stage of a legal layout, with a share of AdamW's state on the host.
     pub fn stage(&self, layout: &Layout, plan: &StagePlan, stage: usize, share: f64) -> Result<Sum, Unmodelled> {
-        let (shape, estimate) = (self.shape(plan, stage), self.under(layout)?);
+        let estimate = self.under(layout)?;
+        let shape = self.shape(plan, stage);
+        let chunks: Vec<PerKind<u64>> =
+            plan.by_stage[stage].iter().map(|chunk| self.kinds.count(plan.chunks[*chunk].layers.clone())).collect();
+        let shape = match estimate.saved() {
+            Some(saved) => shape.in_chunks(&chunks, saved, layout, stage as u64),
+            None => shape,
+        };
         estimate.sum(layout, stage as u64, &shape, &estimate.terms(&shape), share)
     }
 
@@ -172,6 +181,14 @@ enum By<'a> {
 pub struct StageTerms(Option<Terms>);
 
 impl Estimate<'_> {
+    /// What a layer of each kind saves, where sums are of kinds.
+    fn saved(&self) -> Option<&PerKind<u64>> {
+        match &self.0 {
+            By::Probed(probed, _) => Some(&probed.saved),
+            By::Extrapolated(_) | By::Counted(_) => None,
+        }
+    }
+
     /// What a stage holds before it is said where it stands, who shares its state and what is in
     /// flight.
     pub fn terms(&self, shape: &StageShape) -> StageTerms {
@@ -214,6 +231,8 @@ pub struct StageShape {
     pub is_first: bool,
     /// Whether it owns the head.
     pub is_last: bool,
+    /// Layer passes in flight where interleaved chunks differ; none where each is the mean chunk.
+    pub(crate) uneven: Option<Box<Uneven>>,
 }
 
 impl StageShape {
@@ -225,13 +244,22 @@ impl StageShape {
         is_last: bool,
     ) -> StageShape {
         let none = PerKind::new(kinds, |_| 0);
-        let mut shape = StageShape { from_last: none.map(|_| None), layers: none.clone(), is_first, is_last };
+        let mut shape =
+            StageShape { from_last: none.map(|_| None), layers: none.clone(), is_first, is_last, uneven: None };
         for kind in layers.into_iter().map(|layer| kinds.of_layer(layer)) {
             shape.layers[kind] += 1;
             shape.from_last[kind] = Some(none.clone());
             shape.from_last.iter_mut().flatten().for_each(|behind| behind[kind] += 1);
         }
         shape
+    }
+
+    /// The same stage of an interleaved layout whose chunks hold these layers, in the order of depth. `saved` says which
+    /// passes weigh most.
+    pub fn in_chunks(self, chunks: &[PerKind<u64>], saved: &PerKind<u64>, layout: &Layout, stage: u64) -> StageShape {
+        let is_uneven = layout.schedule == Schedule::Interleaved && chunks.windows(2).any(|pair| pair[0] != pair[1]);
+        let uneven = is_uneven.then(|| Box::new(Uneven::of(chunks, saved, layout.pp.get(), stage)));
+        StageShape { uneven, ..self }
     }
 }
 

@@ -110,6 +110,11 @@ impl Weights {
         }
     }
 
+    /// Bytes that a layer of each kind saves.
+    pub fn saved(&self) -> &PerKind<u64> {
+        &self.memory.saved
+    }
+
     /// The cut of a typed balance; a step has so many microbatches, and so much of it may be simulated.
     pub fn balanced(&self, balance: Balance, order: Order, pp: u64, run: (u64, Passes)) -> Cut {
         let chunks = (pp * order.vpp) as usize;

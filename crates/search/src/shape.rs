@@ -62,8 +62,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of a cut of layers of these kinds.
-    pub fn new(layout: &Layout, kinds: &LayerKinds, order: Order, cut: Cut) -> Shape {
+    /// The shape of a cut of layers of these kinds, which save so much each.
+    pub fn new(layout: &Layout, kinds: &LayerKinds, saved: &PerKind<u64>, order: Order, cut: Cut) -> Shape {
         let last = cut.starts.len() - 1;
         let range = |chunk: usize| cut.starts[chunk]..cut.starts.get(chunk + 1).copied().unwrap_or(kinds.depth());
         let (mut chunks, mut chunk_of): (Vec<Chunk>, Vec<usize>) = (Vec::new(), Vec::new());
@@ -77,7 +77,9 @@ impl Shape {
         let (mut stages, mut passed, mut stage_of): (Vec<Stage>, Vec<u64>, Vec<usize>) = Default::default();
         for (index, held) in deal(layout).iter().enumerate() {
             let layers = held.iter().flat_map(|chunk| range(*chunk));
+            let within: Vec<PerKind<u64>> = held.iter().map(|chunk| chunks[chunk_of[*chunk]].layers.clone()).collect();
             let shape = StageShape::new(kinds, layers, held.contains(&0), held.contains(&last));
+            let shape = shape.in_chunks(&within, saved, layout, index as u64);
             let kind = stages.iter().position(|stage| stage.shape == shape).unwrap_or_else(|| {
                 let first = held.iter().copied().min().unwrap_or(0);
                 let mut chunks_before = vec![0; chunks.len()];

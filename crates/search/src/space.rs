@@ -460,7 +460,7 @@ impl<'a> Space<'a> {
         let whole = list.into_iter().filter(|cut| cut.starts.len() as u64 == pp * order.vpp);
         let mut layout = own.template.clone();
         degrees(&mut layout, pp, order);
-        whole.map(|cut| Shape::new(&layout, &own.kinds, order, cut)).collect()
+        whole.map(|cut| Shape::new(&layout, &own.kinds, weights.saved(), order, cut)).collect()
     }
 
     /// The layout of a point.

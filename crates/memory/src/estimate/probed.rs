@@ -10,7 +10,7 @@
 
 use super::held::Held;
 use super::wrapped::Units;
-use super::{BEYOND, Highest, KindWeights, Shards, StageShape, State, Sum, in_flight};
+use super::{BEYOND, Highest, KindWeights, Shards, StageShape, State, Sum, in_flight, uneven};
 use case::{KindId, PerKind};
 use layout::{Layout, ZeroStage};
 
@@ -50,6 +50,8 @@ pub(super) struct Flow {
     pub microbatches: u64,
     /// Chunks it holds.
     pub chunks: u64,
+    /// Rounds of microbatches that go through its chunks.
+    pub rounds: u64,
 }
 
 /// What a stage holds, before it is said how many ranks share its state and how much is in flight.
@@ -58,6 +60,8 @@ pub(super) struct Terms {
     held: Held,
     /// What every further microbatch in flight keeps.
     flying: u64,
+    /// What all passes in flight keep where chunks differ, for one round of microbatches, two and more.
+    uneven: Option<[u64; uneven::ROUNDS]>,
     /// The highest points of one microbatch: inside a layer, of the loss, of the embedding.
     pub points: [u64; 3],
     /// Of a point, what all layers saved.
@@ -95,8 +99,12 @@ impl Probed {
     /// The `index`th stage of a layout.
     pub fn stage(&self, terms: &Terms, layout: &Layout, index: u64) -> Sum {
         let shards = Shards::new(layout.zero, [layout.dense_shards(), layout.edp.get()]);
-        let flow =
-            Flow { in_flight: in_flight(layout, index), microbatches: layout.microbatches, chunks: layout.vpp.get() };
+        let flow = Flow {
+            in_flight: in_flight(layout, index),
+            microbatches: layout.microbatches,
+            chunks: layout.vpp.get(),
+            rounds: layout.microbatches.div_ceil(layout.pp.get()),
+        };
         self.sum(terms, layout.zero, &shards, &flow)
     }
 
@@ -127,7 +135,10 @@ impl Probed {
             inside: self.highest(shape, saved, |kind| self.grad_width * self.held[kind].elements()),
         };
         let points = [inside, at_the_end, at_the_start];
-        Terms { held, flying: saved - stays + self.boundary, points, saved, units }
+        let goes = || self.saved.iter().zip(self.stays.iter()).map(|(saved, stays)| saved - stays);
+        let keep = |layers: &PerKind<u64>| layers.iter().zip(goes()).map(|(passes, bytes)| passes * bytes).sum();
+        let uneven = shape.uneven.as_ref().map(|uneven| uneven.rounds.each_ref().map(keep));
+        Terms { held, flying: saved - stays + self.boundary, uneven, points, saved, units }
     }
 
     /// What a stage comes to.
@@ -139,7 +150,14 @@ impl Probed {
         let names = [Highest::Layer, Highest::Loss, Highest::Embedding];
         let (once, highest) =
             points.into_iter().zip(names).max_by_key(|(bytes, _)| *bytes).unwrap_or((0, Highest::Layer));
-        let before = u128::from(terms.flying) * u128::from(flow.in_flight.saturating_sub(256)) / 256;
+        let flying = |bytes: u64| u128::from(bytes) * u128::from(flow.in_flight.saturating_sub(256)) / 256;
+        let before = match &terms.uneven {
+            None => flying(terms.flying),
+            Some(rounds) => {
+                let most = rounds[(flow.rounds.max(1) as usize).min(rounds.len()) - 1];
+                u128::from(most.saturating_sub(terms.flying - self.boundary)) + flying(self.boundary)
+            }
+        };
         let before = u64::try_from(before).map_or(BEYOND, |bytes| bytes.min(BEYOND));
         let saved = terms.saved.min(once);
         Sum {
