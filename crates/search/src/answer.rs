@@ -1,13 +1,12 @@
 //! The answer: the simplest layout that cannot be told from the fastest, what stands one change away from it, and
 //! how far it is proved that nothing is faster.
 
-use crate::best::{Best, Simulated};
+use crate::best::Simulated;
 use crate::placement::placement;
-use crate::point::{Key, Offload, Point};
+use crate::point::{Key, Point};
 use crate::price::Pricer;
 use crate::search::{Found, seconds_of};
 use crate::space::Space;
-use crate::verdicts::Verdicts;
 use case::Case;
 use cost::{Apart, Class, Step, interval};
 use diag::Finding;
@@ -170,15 +169,13 @@ fn chosen(space: &Space, pricers: &[Pricer], found: &mut Found, mode: usize, lef
     let Some(first) = kept.fastest else { return none };
     let Some(fastest) = verdicts.passed(space, pricers, kept, &first, left) else { return none };
     let apart = interval::apart(&Class::of(&fastest.case));
-    let (first, fastest_here) = match first.point.offload {
-        Offload::Device => (first, fastest.clone()),
-        Offload::Host => on_device(space, pricers, kept, verdicts, &first, left).unwrap_or((first, fastest.clone())),
-    };
+    // No published run shows what state on the host takes: it has to gain more than [`WORTH`].
+    let here = kept.fastest_here.filter(|here| kept.in_its_place().is_some_and(|most| here.per_sequence <= most));
+    let here = here.and_then(|one| Some((one, verdicts.passed(space, pricers, kept, &one, left)?)));
+    let (first, fastest_here) = here.unwrap_or((first, fastest.clone()));
     let most = first.per_sequence * (1.0 + apart.share);
     let is_like = |one: &&Simulated| one.per_sequence <= most && one.point.offload <= first.point.offload;
     let mut equal: Vec<Simulated> = kept.band.iter().filter(is_like).copied().collect();
-    let more = kept.frontier.iter().filter(is_like).filter(|one| !equal.contains(one)).copied().collect::<Vec<_>>();
-    equal.extend(more);
     equal.sort_by(|a, b| {
         let room = |one: &Simulated| kept.room(one.headroom);
         let chunks = a.point.order.vpp.cmp(&b.point.order.vpp);
@@ -208,24 +205,6 @@ fn chosen(space: &Space, pricers: &[Pricer], found: &mut Found, mode: usize, lef
     let fastest = verdicts.passed(space, pricers, kept, &first, left).unwrap_or(fastest);
     let mut passed = passed.into_iter();
     ModeAnswer { mode, best: passed.next(), fastest: Some(fastest), unproved, equal: passed.collect(), apart }
-}
-
-/// The fastest layout that keeps its state on the device, where state on the host gains less than [`WORTH`]: no published
-/// run shows what that takes.
-fn on_device(
-    space: &Space,
-    pricers: &[Pricer],
-    kept: &mut Best,
-    verdicts: &mut Verdicts,
-    fastest: &Simulated,
-    left: &mut Left,
-) -> Option<(Simulated, Arc<Choice>)> {
-    let most = fastest.per_sequence * (1.0 + WORTH);
-    let is_here = |one: &&Simulated| one.point.offload == Offload::Device && one.per_sequence <= most;
-    let mut here: Vec<Simulated> = kept.band.iter().chain(&kept.frontier).filter(is_here).copied().collect();
-    here.sort_by(Simulated::order);
-    here.dedup();
-    here.into_iter().take(EQUALS).find_map(|one| Some((one, verdicts.passed(space, pricers, kept, &one, left)?)))
 }
 
 /// Equals that are shown beside the best.

@@ -4,7 +4,8 @@
 //! A candidate is left out only when its bound shows that it can be told from the fastest and is neither among the
 //! best few nor on the frontier, ties included; so what comes out is what simulating everything would give.
 
-use crate::point::Point;
+use crate::answer::WORTH;
+use crate::point::{Offload, Point};
 use crate::price::Candidate;
 use cost::interval::most_apart;
 use std::cmp::Ordering;
@@ -75,6 +76,8 @@ pub struct Best {
     pub band: Vec<Simulated>,
     /// The fastest one that its replay lets pass.
     pub fastest: Option<Simulated>,
+    /// The same of those that keep their state on the device.
+    pub fastest_here: Option<Simulated>,
     /// Seconds a sequence below which everything was looked at.
     pub seen: f64,
 }
@@ -85,7 +88,8 @@ impl Best {
         let step = (device_bytes as i64 / HEADROOM_STEPS).max(1);
         let scope = Scope { keep: scope.keep.max(1), ..scope };
         let (top, frontier, band) = (Vec::new(), Vec::new(), Vec::new());
-        Best { scope, asked: asked as i64, step, top, frontier, band, fastest: None, seen: f64::INFINITY }
+        let (fastest, fastest_here) = (None, None);
+        Best { scope, asked: asked as i64, step, top, frontier, band, fastest, fastest_here, seen: f64::INFINITY }
     }
 
     fn level(&self, headroom: i64) -> i64 {
@@ -103,9 +107,25 @@ impl Best {
         one.headroom >= self.asked
     }
 
-    /// Seconds a sequence beyond which a layout can be told from the fastest, whatever the class.
-    fn told_apart(&self) -> f64 {
-        self.fastest.map_or(f64::INFINITY, |fastest| fastest.per_sequence * (1.0 + most_apart()))
+    /// Seconds a sequence from which on a layout of this offload is neither within the noise of the fastest nor, where
+    /// that one's state is on the host, of the fastest one that may be shown in its place.
+    fn told_apart(&self, offload: Offload) -> f64 {
+        let Some(fastest) = self.fastest else { return f64::INFINITY };
+        let (fastest, noise) = (fastest.per_sequence, 1.0 + most_apart());
+        match (offload, self.in_its_place()) {
+            (Offload::Device, Some(most)) => {
+                let here = self.fastest_here.map_or(most, |here| here.per_sequence);
+                if here <= most { here * noise } else { fastest * noise }
+            }
+            _ => fastest * noise,
+        }
+    }
+
+    /// Seconds a sequence up to which a layout with its state on the device is shown in place of the fastest; none where
+    /// that one's is there as well.
+    pub fn in_its_place(&self) -> Option<f64> {
+        let fastest = self.fastest.filter(|fastest| fastest.point.offload != Offload::Device)?;
+        Some(fastest.per_sequence * (1.0 + WORTH))
     }
 
     /// Whether simulating a candidate could change anything.
@@ -116,7 +136,7 @@ impl Best {
             headroom: candidate.headroom,
             complexity: candidate.complexity,
         };
-        let is_near = candidate.bound <= self.told_apart();
+        let is_near = candidate.bound <= self.told_apart(candidate.point.offload);
         let ranks = || self.is_likely(&least) && (self.could_be_top(&least) || self.could_be_frontier(&least));
         candidate.bound <= self.scope.most && (is_near || ranks())
     }
@@ -127,7 +147,7 @@ impl Best {
             (Some(last), Some(first)) => last.per_sequence.max(first.per_sequence * self.scope.reach),
             _ => f64::INFINITY,
         };
-        per_sequence <= self.scope.most.min(ranked.max(self.told_apart()))
+        per_sequence <= self.scope.most.min(ranked.max(self.told_apart(Offload::Device)))
     }
 
     fn could_be_top(&self, least: &Simulated) -> bool {
@@ -158,7 +178,7 @@ impl Best {
         if new.per_sequence > self.scope.most {
             return;
         }
-        if new.per_sequence <= self.told_apart() {
+        if new.per_sequence <= self.told_apart(new.point.offload) {
             self.band.push(new);
         }
         if self.is_likely(&new) {
@@ -188,9 +208,18 @@ impl Best {
         }
     }
 
-    /// Those that may be faster than the fastest one known, the fastest first; `most` is what they may take.
+    /// Those that may be faster than the fastest one known, or shown in its place, the fastest first; `most` is what
+    /// they may take.
     pub fn faster(&self, most: f64) -> Vec<Simulated> {
-        let is_faster = |one: &&Simulated| self.fastest.is_none_or(|known| one.order(&known) == Ordering::Less);
+        let is_before =
+            |one: &Simulated, known: Option<Simulated>| known.is_none_or(|known| one.order(&known) == Ordering::Less);
+        let in_its_place = self.in_its_place();
+        let is_faster = |one: &&Simulated| {
+            let may_be_shown = one.point.offload == Offload::Device
+                && in_its_place.is_some_and(|most| one.per_sequence <= most)
+                && is_before(one, self.fastest_here);
+            may_be_shown || is_before(one, self.fastest)
+        };
         let mut faster: Vec<Simulated> =
             self.band.iter().filter(is_faster).filter(|one| one.per_sequence <= most).copied().collect();
         faster.sort_by(Simulated::order);
@@ -199,11 +228,16 @@ impl Best {
 
     /// A replay has let one pass, with so much headroom.
     pub fn pass(&mut self, one: &Simulated, headroom: i64) {
-        if self.fastest.is_none_or(|known| one.order(&known) == Ordering::Less) {
+        let is_first = |known: &Option<Simulated>| known.is_none_or(|known| one.order(&known) == Ordering::Less);
+        if is_first(&self.fastest) {
             self.fastest = Some(*one);
         }
-        let most = self.told_apart();
-        self.band.retain(|member| member.per_sequence <= most);
+        if one.point.offload == Offload::Device && is_first(&self.fastest_here) {
+            self.fastest_here = Some(*one);
+        }
+        let [here, on_host] = [Offload::Device, Offload::Host].map(|offload| self.told_apart(offload));
+        let most = |member: &Simulated| if member.point.offload == Offload::Device { here } else { on_host };
+        self.band.retain(|member| member.per_sequence <= most(member));
         if !self.is_likely(one) {
             self.rank(Simulated { headroom, ..*one });
         }
@@ -240,7 +274,7 @@ impl Best {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::point::{Key, Offload, Order};
+    use crate::point::{Key, Order};
     use layout::{Schedule, ZeroStage};
 
     fn layout(tp: u64, per_sequence: f64, headroom: i64, complexity: u32) -> Simulated {
