@@ -453,7 +453,7 @@ fn expert_overlap(recipe: &Recipe, layout: &Layout, options: &Options) -> Vec<Fi
 }
 
 /// Softmax attention, then a dense or an expert block: GPTModel's layer.
-fn is_transformer(layer: &Layer) -> bool {
+pub(crate) fn is_transformer(layer: &Layer) -> bool {
     let mixers: Vec<Mixer> = layer.mixers().collect();
     layer.blocks.len() == 2 && matches!(mixers[..], [Mixer::Attention, Mixer::Mlp | Mixer::Moe])
 }

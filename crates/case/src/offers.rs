@@ -1,10 +1,14 @@
-//! What an engine can do besides for a flag or a library. Whether it helps is for a price of the layout to say.
+//! Options of an engine that change time or memory and nothing that is trained: those that a search tries, and those
+//! that it leaves off, with the reason. Whether one helps is for a price of the layout to say.
 
 use crate::conditions::exchanges::is_rack;
-use crate::conditions::sparse_kernels_decline;
-use crate::options::{CrossEntropy, Dispatch, EpOverlap, Format, GraphsBy, Options};
+use crate::conditions::{is_transformer, sparse_kernels_decline};
+use crate::options::{Again, CrossEntropy, Dispatch, Elementwise, EpOverlap, Format, GraphsBy, Options};
+use crate::words;
 use hardware::Cluster;
 use layout::{Engine, Layout, Recompute};
+use recipe::import::megatron_args::shell_words;
+use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Recipe};
 
 /// Of a step, less than this is not worth a flag.
@@ -17,86 +21,162 @@ pub struct Offer {
     pub what: &'static str,
     /// For `--engine-args`.
     pub args: String,
-    /// What has to be installed for it besides the engine.
+    /// What has to be installed for it besides the engine, which is why a search leaves it off.
     pub needs: Option<&'static str>,
-    /// Whether it asks nothing of the degrees.
-    pub of_any_layout: bool,
+    /// Whether it is one more thing that can go wrong.
+    pub is_plain: bool,
+    /// What a layout must have for it.
+    wants: Wants,
+}
+
+/// What a layout must have for an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wants {
+    Nothing,
+    /// Experts on several ranks.
+    Exchanges,
+    /// Nothing computed again: that is not recorded, and not chosen by operation.
+    NoRecompute,
+    /// Sizes that fused sparse attention takes.
+    SparseKernels,
+}
+
+impl Offer {
+    /// Whether a layout has what it wants. The engine may still refuse it.
+    fn suits(&self, recipe: &Recipe, layout: &Layout) -> bool {
+        match self.wants {
+            Wants::Nothing => true,
+            Wants::Exchanges => layout.ep.splits(),
+            Wants::NoRecompute => layout.recompute == Recompute::None,
+            Wants::SparseKernels => sparse_kernels_decline(recipe, layout).is_none(),
+        }
+    }
 }
 
 /// What is off in a job and could be on, in the order in which to try it. Its engine may refuse one beside another.
 pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&Cluster>) -> Vec<Offer> {
-    if layout.engine != Some(Engine::Megatron) {
-        return Vec::new();
+    let all = all(layout.engine, recipe, options, on);
+    all.into_iter().filter(|offer| offer.suits(recipe, layout)).collect()
+}
+
+/// Several options that are turned on together.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    /// For `--engine-args`.
+    pub args: String,
+    /// What the engine then runs.
+    pub options: Options,
+    /// Of them, those that are one more thing that can go wrong.
+    pub complexity: u32,
+    /// Whether it asks that nothing is computed again.
+    pub no_recompute: bool,
+}
+
+/// The sets of options that a search tries beside a job's own: plain ones together, and the others on top of them one by
+/// one and all at once.
+pub fn bundles(engine: Option<Engine>, recipe: &Recipe, options: &Options, on: Option<&Cluster>) -> Vec<Bundle> {
+    let all = all(engine, recipe, options, on).into_iter().filter(|offer| offer.needs.is_none());
+    let (plain, more): (Vec<Offer>, Vec<Offer>) = all.partition(|offer| offer.is_plain);
+    let sets = (0..1usize << more.len()).map(|set| more.iter().enumerate().filter(move |(i, _)| set >> i & 1 == 1));
+    let bundles = sets.filter_map(|set| {
+        let offers: Vec<&Offer> = plain.iter().chain(set.map(|(_, offer)| offer)).collect();
+        let args: Vec<&str> = offers.iter().map(|offer| offer.args.as_str()).collect();
+        let (args, mut own) = (args.join(" "), *options);
+        words::read(engine, &shell_words(&args), &mut own).ok()?;
+        Some(Bundle {
+            options: own,
+            complexity: offers.iter().filter(|offer| !offer.is_plain).count() as u32,
+            no_recompute: offers.iter().any(|offer| offer.wants == Wants::NoRecompute),
+            args,
+        })
+    });
+    bundles.filter(|bundle| !bundle.args.is_empty()).collect()
+}
+
+fn all(engine: Option<Engine>, recipe: &Recipe, options: &Options, on: Option<&Cluster>) -> Vec<Offer> {
+    match engine {
+        Some(Engine::Megatron) => of_megatron(recipe, options, on),
+        Some(Engine::Torchtitan) => of_torchtitan(recipe, options),
+        _ => Vec::new(),
     }
+}
+
+fn of_torchtitan(recipe: &Recipe, options: &Options) -> Vec<Offer> {
+    let offer =
+        |what, args: &str, is_plain, wants| Offer { what, args: args.to_string(), needs: None, is_plain, wants };
+    let compile = offer("blocks compiled", "compile.enable=true", true, Wants::Nothing);
+    let select = offer("recompute by operation", "activation_checkpoint=SelectiveAC", false, Wants::NoRecompute);
+    // Nobody has measured what a compiler keeps of experts.
+    let compiles = options.kernels.elementwise != Elementwise::Compiled && !recipe.uses(Mixer::Moe);
+    let is_open = [compiles, options.again != Again::ByOperator];
+    [compile, select].into_iter().zip(is_open).filter_map(|(offer, is_open)| is_open.then_some(offer)).collect()
+}
+
+fn of_megatron(recipe: &Recipe, options: &Options, on: Option<&Cluster>) -> Vec<Offer> {
     let has = |mixer| recipe.uses(mixer);
-    let travels = has(Mixer::Moe) && layout.ep.splits();
+    let has_experts = has(Mixer::Moe);
     let kernels = &options.kernels;
-    let loss = kernels.cross_entropy == CrossEntropy::Eager;
-    let flex = travels && kernels.dispatch == Dispatch::AllToAll;
+    let flex = has_experts && kernels.dispatch == Dispatch::AllToAll;
     let is_rack = on.is_some_and(is_rack);
-    let fused = has(Mixer::Moe) && options.format == Format::Mxfp8 && !kernels.expert_fusion;
+    let fused = has_experts && options.format == Format::Mxfp8 && !kernels.expert_fusion;
     let sparse = recipe.features.dsa().is_some() && !kernels.sparse_fusion;
-    let overlap = travels && options.overlap.ep == EpOverlap::None;
-    // What is computed again, or differs from sample to sample, is not recorded.
-    let graphs =
-        kernels.graphs.by == GraphsBy::None && layout.recompute == Recompute::None && options.documents.is_none();
+    let overlap = has_experts && options.overlap.ep == EpOverlap::None && recipe.layers.iter().all(is_transformer);
+    // What differs from sample to sample is not recorded, and nobody has recorded the mixers that we bring.
+    let brought = has(Mixer::Recurrent) || matches!(recipe.mamba, Some(Mamba::Three(_)));
+    let graphs = kernels.graphs.by == GraphsBy::None && options.documents.is_none() && !brought;
     let modules: Vec<&str> = [
         (has(Mixer::Attention), "attn"),
         (has(Mixer::Mamba), "mamba"),
         // Recorded feed-forward blocks rule out the overlap of exchanges beside them.
-        (has(Mixer::Mlp) && !has(Mixer::Moe), "mlp"),
-        (has(Mixer::Moe), "moe_router moe_preprocess"),
+        (has(Mixer::Mlp) && !has_experts, "mlp"),
+        (has_experts, "moe_router moe_preprocess"),
     ]
     .into_iter()
     .filter_map(|(is_there, name)| is_there.then_some(name))
     .collect();
+    let offer = |what, args: &str, needs: Option<&'static str>, wants| {
+        let is_plain = wants == Wants::Nothing && needs.is_none();
+        Offer { what, args: args.to_string(), needs, is_plain, wants }
+    };
+    let flex_of = |backend| format!("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend {backend}");
+    let graphs_of = format!("--cuda-graph-impl transformer_engine --cuda-graph-modules {}", modules.join(" "));
     let all = [
-        (loss, "the loss in one kernel", "--cross-entropy-loss-fusion".to_string(), None, true),
         (
-            sparse && sparse_kernels_decline(recipe, layout).is_none(),
-            "sparse attention in fused kernels",
-            "--dsa-kernel-backend tilelang".to_string(),
-            Some("tilelang"),
-            false,
+            kernels.cross_entropy == CrossEntropy::Eager,
+            offer("the loss in one kernel", "--cross-entropy-loss-fusion", None, Wants::Nothing),
         ),
         (
-            flex && !is_rack,
-            "tokens by DeepEP",
-            "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep".to_string(),
-            Some("DeepEP"),
-            false,
+            sparse,
+            offer(
+                "sparse attention in fused kernels",
+                "--dsa-kernel-backend tilelang",
+                Some("tilelang"),
+                Wants::SparseKernels,
+            ),
         ),
-        (
-            flex && is_rack,
-            "tokens by HybridEP",
-            "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep".to_string(),
-            Some("HybridEP"),
-            false,
-        ),
+        (flex && !is_rack, offer("tokens by DeepEP", &flex_of("deepep"), Some("DeepEP"), Wants::Exchanges)),
+        (flex && is_rack, offer("tokens by HybridEP", &flex_of("hybridep"), Some("HybridEP"), Wants::Exchanges)),
         (
             fused,
-            "experts in fused kernels",
-            "--use-transformer-engine-op-fuser".to_string(),
-            Some("Transformer Engine 2.16 and cuDNN's front end"),
-            false,
+            offer(
+                "experts in fused kernels",
+                "--use-transformer-engine-op-fuser",
+                Some("Transformer Engine 2.16 and cuDNN's front end"),
+                Wants::Nothing,
+            ),
         ),
         (
             overlap,
-            "exchanges under another microbatch",
-            "--overlap-moe-expert-parallel-comm --delay-wgrad-compute".to_string(),
-            None,
-            false,
+            offer(
+                "exchanges under another microbatch",
+                "--overlap-moe-expert-parallel-comm --delay-wgrad-compute",
+                None,
+                Wants::Exchanges,
+            ),
         ),
-        (
-            graphs && !modules.is_empty(),
-            "graphs",
-            format!("--cuda-graph-impl transformer_engine --cuda-graph-modules {}", modules.join(" ")),
-            None,
-            true,
-        ),
+        (graphs && !modules.is_empty(), offer("graphs", &graphs_of, None, Wants::NoRecompute)),
     ];
-    let open = all.into_iter().filter(|(is_open, ..)| *is_open);
-    open.map(|(_, what, args, needs, of_any_layout)| Offer { what, args, needs, of_any_layout }).collect()
+    all.into_iter().filter_map(|(is_open, offer)| is_open.then_some(offer)).collect()
 }
 
 #[cfg(test)]

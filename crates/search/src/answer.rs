@@ -57,7 +57,7 @@ pub struct Neighbour {
 
 /// The best layout of one mode.
 pub struct ModeAnswer {
-    /// The mode, by its place among the space's.
+    /// The first of the mode's spaces.
     pub mode: usize,
     /// The simplest layout that cannot be told from the fastest, then the one of most room; none when nothing fits.
     pub best: Option<Arc<Choice>>,
@@ -140,7 +140,8 @@ impl Left {
 
 /// Chooses the best layout of every mode, and looks around the one to run, with what is left of the limit.
 pub fn answer(space: &Space, pricers: &[Pricer], found: &mut Found, left: &mut Left, replays: Replays) -> Answer {
-    let modes = (0..space.modes.len()).map(|mode| chosen(space, pricers, found, mode, left));
+    let plain = (0..space.modes.len()).filter(|mode| space.modes[*mode].plain == *mode);
+    let modes = plain.map(|mode| chosen(space, pricers, found, mode, left));
     let modes = ranked(space, modes.collect());
     let best = modes.first().and_then(|mode| mode.best.as_deref());
     let neighbours = best.map_or_else(Vec::new, |best| neighbours(space, pricers, best, left, replays.neighbours()));
@@ -289,8 +290,8 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left,
     let base = best.per_sequence();
     let pricer = &pricers[best.point.mode];
     let legal: Vec<(&'static str, Point)> =
-        around(space, &best.point).into_iter().filter(|(_, point)| pricer.is_legal(point)).collect();
-    let headroom_of = |point: &Point| pricer.headroom(point).map(|(headroom, _)| headroom);
+        around(space, &best.point).into_iter().filter(|(_, point)| pricers[point.mode].is_legal(point)).collect();
+    let headroom_of = |point: &Point| pricers[point.mode].headroom(point).map(|(headroom, _)| headroom);
     let headroom_of = |point: &Point| headroom_of(point).filter(|left| *left >= space.question.headroom.0 as i64);
     let mut found: Vec<Neighbour> = legal
         .par_iter()
@@ -298,7 +299,7 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left,
             // Sums that take replays are asked for last, and of few.
             let headroom = if pricer.is_dear() { 0 } else { headroom_of(point)? };
             let layout = space.layout(point);
-            let seconds = seconds_of(space, pricer, point, &layout)?;
+            let seconds = seconds_of(space, &pricers[point.mode], point, &layout)?;
             let slower = seconds / layout.global_batch as f64 / base - 1.0;
             Some(Neighbour { axis, point: *point, layout, seconds, slower, headroom })
         })
@@ -346,7 +347,7 @@ fn around(space: &Space, best: &Point) -> Vec<(&'static str, Point)> {
         }
     }
     let here = space.shape(best);
-    for (&pp, shapes) in &mode.shapes {
+    for (&pp, shapes) in mode.shapes.iter() {
         for (shape, other) in shapes.iter().enumerate() {
             let same_cut = other.cut.even == here.cut.even || other.cut.even == crate::Evenness::Layers;
             let same_order = other.order == here.order;
@@ -365,6 +366,10 @@ fn around(space: &Space, best: &Point) -> Vec<(&'static str, Point)> {
     points.extend(space.zero.iter().map(|zero| ("zero", Point { zero: *zero, ..*best })));
     points.extend((0..mode.recompute.len()).map(|recompute| ("recompute", Point { recompute, ..*best })));
     points.extend(space.offload.iter().map(|offload| ("offload", Point { offload: *offload, ..*best })));
+    for (index, other) in space.modes.iter().enumerate().filter(|(_, other)| other.plain == mode.plain) {
+        let policy = other.recompute.iter().position(|policy| *policy == mode.recompute[best.recompute]);
+        points.extend(policy.map(|recompute| ("engine-args", Point { mode: index, recompute, ..*best })));
+    }
     points.retain(|(_, point)| point != best);
     points
 }

@@ -1,4 +1,5 @@
-//! What the engine of a layout can do besides: each offer on top of those before it, where it saves time and fits.
+//! Options of the engine that a search leaves off, because something has to be installed for them: each on top of those
+//! before it, where it saves time and fits.
 
 use case::offers::{Offer, WORTH, offers};
 use memory::fit::{Fit, Verdict};
@@ -19,7 +20,8 @@ pub struct Besides {
 /// Those that help a layout, in the order in which they were tried.
 pub fn besides(best: &Choice, headroom: Bytes) -> Vec<Besides> {
     let (mut case, mut least, mut found) = (best.case.clone(), best.step.seconds, Vec::new());
-    for offer in offers(&case.recipe, &case.layout, &case.options, case.cluster.as_ref()) {
+    let all = offers(&case.recipe, &case.layout, &case.options, case.cluster.as_ref());
+    for offer in all.into_iter().filter(|offer| offer.needs.is_some()) {
         let Ok(next) = case.with(|asked| asked.state.engine_args.push(offer.args.clone())) else { continue };
         let Some(seconds) = cost::step(&next).ok().map(|step| step.seconds).filter(|s| *s < least * (1.0 - WORTH))
         else {

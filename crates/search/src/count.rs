@@ -78,7 +78,7 @@ fn histogram(space: &Space, mode: &ModeSpace, [pp, ep]: [u64; 2], microbatches: 
 /// Legal layouts of one key.
 pub fn legal_of(space: &Space, mode: &ModeSpace, key: &Key) -> u64 {
     let mut sum = 0;
-    for (&pp, shapes) in &mode.shapes {
+    for (&pp, shapes) in mode.shapes.iter() {
         let Some(dp) = space.replicas(key, pp) else { continue };
         if mode.rules.mesh(key, pp, dp) != 0 {
             continue;

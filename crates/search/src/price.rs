@@ -4,7 +4,6 @@
 use crate::clock::Clock;
 use crate::point::{Key, Offload, Order, Point};
 use crate::shape::{Shape, Stage};
-use crate::simplicity::complexity;
 use crate::space::{ModeSpace, Space, degrees};
 use case::Options;
 use cost::{Prices, Setting, Split, Unpriced};
@@ -160,7 +159,7 @@ impl<'a> Pricer<'a> {
         let device = &space.question.cluster.device;
         let reserve = device.outside().reserve;
         let offload = space.question.offload.share(Offload::Device);
-        let options = Options { offload, ..space.question.options };
+        let options = Options { offload, ..mode.options };
         Pricer {
             space,
             mode,
@@ -172,6 +171,11 @@ impl<'a> Pricer<'a> {
             has_experts: mode.recipe.uses(Mixer::Moe),
             trusts_no_sum: false,
         }
+    }
+
+    /// Where what is found of its mode stands.
+    pub fn plain(&self) -> usize {
+        self.mode.plain
     }
 
     /// The same, which leaves all layouts to their replays: what a search must come to.
@@ -433,7 +437,7 @@ impl<'a> Pricer<'a> {
             *tally.unpriced.entry(named_reason(&reason)).or_default() += 1;
             None
         });
-        let complexity = complexity(&point, shape, &layout.recompute);
+        let complexity = self.space.complexity(&point);
         (tally, headroom.map(|headroom| Candidate { point, bound, headroom, complexity }))
     }
 
@@ -443,8 +447,7 @@ impl<'a> Pricer<'a> {
 
     /// What the engine asks of the job's options under a layout and does not get.
     fn unmet(&self, layout: &Layout) -> Option<String> {
-        let unmet =
-            case::unmet(&self.mode.recipe, layout, &self.space.question.options, Some(self.space.question.cluster));
+        let unmet = case::unmet(&self.mode.recipe, layout, &self.mode.options, Some(self.space.question.cluster));
         unmet.into_iter().next().map(|finding| format!("{}: {}", finding.rule, finding.message))
     }
 
@@ -479,7 +482,7 @@ impl<'a> Pricer<'a> {
     /// Bytes a rank of a layout may hold in its allocator.
     fn budget(&self, layout: &Layout) -> i64 {
         let talking = communicators(layout, self.has_experts).len() as u64;
-        let dispatch = dispatch_bytes(&self.mode.recipe, layout, &self.space.question.options);
+        let dispatch = dispatch_bytes(&self.mode.recipe, layout, &self.mode.options);
         self.budget - (communicator_bytes(&self.reserve, talking) + dispatch) as i64
     }
 
@@ -556,7 +559,7 @@ impl Run<'_, '_> {
                             }
                             continue;
                         };
-                        let complexity = complexity(&point, shape, &self.layout.recompute);
+                        let complexity = pricer.space.complexity(&point);
                         let candidate = Candidate { point, bound, headroom, complexity };
                         kept.extend(Some(candidate).filter(|candidate| (interest.wants)(candidate)));
                     }

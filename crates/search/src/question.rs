@@ -21,6 +21,8 @@ pub struct Question<'a> {
     pub pinned: &'a LayoutRequest,
     /// What the engine runs besides.
     pub options: Options,
+    /// Whether options that are off by default are searched over.
+    pub offered: Offered,
     /// Memory to leave free on every rank.
     pub headroom: Bytes,
     /// Where AdamW's state may live.
@@ -48,6 +50,15 @@ impl OffloadChoice {
             OffloadChoice::Free => chosen.share(),
         }
     }
+}
+
+/// Whether options that are off by default are searched over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// Those of `case::offers::bundles`.
+    Searched,
+    /// The engine runs what was typed.
+    Off,
 }
 
 /// How far tensor parallelism may reach.

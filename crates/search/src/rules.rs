@@ -89,7 +89,7 @@ impl Varied {
 }
 
 /// Masks by what varies; no rule may be in it, and then nothing is looked up.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Table<K>(Option<HashMap<K, Mask>>);
 
 impl<K: Copy + Eq + Hash> Table<K> {
@@ -135,7 +135,7 @@ pub struct Values {
 }
 
 /// The tables of one recipe in one mode.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rules {
     rules: Vec<&'static Rule>,
     world: u64,
@@ -206,10 +206,11 @@ impl Rules {
         self.state.at((pp, ep > 1, zero))
     }
 
-    /// Forgets policies that are not kept.
-    pub fn keep_policies(&mut self, kept: &[bool]) {
-        let mut kept = kept.iter();
-        self.recompute.retain(|_| *kept.next().unwrap_or(&true));
+    /// The same without policies that are not kept.
+    pub fn of_policies(&self, kept: &[bool]) -> Rules {
+        let (mut rules, mut kept) = (self.clone(), kept.iter());
+        rules.recompute.retain(|_| *kept.next().unwrap_or(&true));
+        rules
     }
 
     /// What refuses a recompute policy.

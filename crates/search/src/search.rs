@@ -34,7 +34,7 @@ pub enum Effort {
 
 /// What a search came to.
 pub struct Found {
-    /// The best few and the frontier of every mode, in the order of the space's modes.
+    /// The best few and the frontier of every mode, at the first of its spaces ([`ModeSpace::plain`]).
     pub best: Vec<Best>,
     /// Layouts, legal and not.
     pub counts: Counts,
@@ -80,6 +80,10 @@ pub fn lay_out<'a>(question: Question<'a>, effort: Effort) -> Result<Space<'a>, 
             space.modes[mode].keep_policies(&useful);
             space.cut(mode, &weights);
         }
+    }
+    space.add_offered();
+    if check_layouts(&space, effort).is_err() {
+        space.leave_out_offered();
     }
     check_layouts(&space, effort)?;
     Ok(space)
@@ -249,7 +253,7 @@ impl Search<'_, '_> {
 
     /// Whether a key that takes at least so long is looked at; counts its layouts where it is not.
     fn reaches(&mut self, least: f64, mode: usize, key: &Key) -> bool {
-        let reaches = self.effort != Effort::Bounded || self.found.best[mode].reaches(least);
+        let reaches = self.effort != Effort::Bounded || self.found.best[self.space.modes[mode].plain].reaches(least);
         if !reaches {
             self.found.tally.bounded += legal_of(self.space, &self.space.modes[mode], key);
         }
@@ -262,7 +266,7 @@ impl Search<'_, '_> {
         let wanted: Vec<_> = batch.iter().filter(|(bound, mode, key)| self.reaches(*bound, *mode, key)).collect();
         let found = &self.found;
         let price = |(_, mode, key): &&(f64, usize, Key)| {
-            let best = &found.best[*mode];
+            let best = &found.best[pricers[*mode].plain()];
             let interest = Interest {
                 reaches: &|bound| effort != Effort::Bounded || best.reaches(bound),
                 wants: &|candidate| effort == Effort::Everything || best.wants(candidate),
@@ -303,7 +307,9 @@ impl Search<'_, '_> {
             // At the limit, what was replayed before still prices what it can.
             let shares = if found.tally.fit == 0 { 2 } else { 1 };
             let is_at_limit = pricers.iter().map(Pricer::walked).sum::<u64>() > allowed.saturating_mul(shares);
-            let is_wanted = |bound: f64, mode: usize| effort != Effort::Bounded || found.best[mode].reaches(bound);
+            let plain = |mode: usize| space.modes[mode].plain;
+            let is_wanted =
+                |bound: f64, mode: usize| effort != Effort::Bounded || found.best[plain(mode)].reaches(bound);
             let (wanted, left): (Vec<_>, Vec<_>) =
                 batch.iter().partition(|(bound, point)| is_wanted(*bound, point.mode));
             found.tally.bounded += left.len() as u64;
@@ -321,7 +327,7 @@ impl Search<'_, '_> {
             for ((tally, _), (bound, point)) in priced.iter().zip(&wanted) {
                 found.tally.add(tally);
                 if tally.unseen > 0 {
-                    found.best[point.mode].unseen(*bound);
+                    found.best[plain(point.mode)].unseen(*bound);
                 }
             }
             let fitting = priced.into_iter().filter_map(|(_, candidate)| candidate);
@@ -340,7 +346,7 @@ impl Search<'_, '_> {
         for batch in candidates.chunks(BATCH) {
             let found = &self.found;
             let is_wanted = |candidate: &Candidate| {
-                effort == Effort::Everything || found.best[candidate.point.mode].wants(candidate)
+                effort == Effort::Everything || found.best[space.modes[candidate.point.mode].plain].wants(candidate)
             };
             let wanted: Vec<&Candidate> = batch.iter().filter(|candidate| is_wanted(candidate)).collect();
             let steps: Vec<Option<Simulated>> = wanted
@@ -364,7 +370,9 @@ impl Search<'_, '_> {
                 .collect();
             let found = &mut self.found;
             found.simulated += steps.iter().flatten().count() as u64;
-            steps.into_iter().flatten().for_each(|simulated| found.best[simulated.point.mode].take(simulated));
+            for simulated in steps.into_iter().flatten() {
+                found.best[space.modes[simulated.point.mode].plain].take(simulated);
+            }
             self.hasten();
         }
     }

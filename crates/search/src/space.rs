@@ -14,10 +14,12 @@
 use crate::cuts::{Cut, Evenness, Weights, cuts, in_a_search};
 use crate::point::{Key, Offload, Order, Point};
 use crate::predicted::{PROBE_SHARE, check, of_keys, trimmed};
-use crate::question::{OffloadChoice, Question, Reach, usual_batch_of};
+use crate::question::{Offered, OffloadChoice, Question, Reach, usual_batch_of};
 use crate::rules::{Fixed, Rules, Values};
 use crate::shape::Shape;
+use crate::simplicity::complexity;
 use case::machines::shell_word;
+use case::offers::{Bundle, bundles};
 use case::{Case, LayerKinds, Options, Terms, modes_of, useful_modules};
 use diag::{Blame, Finding, RuleId};
 use hardware::{Kind, Way};
@@ -73,7 +75,8 @@ pub enum Batch {
     Count(u64),
 }
 
-/// A mode, or none, with everything that depends on which blocks run.
+/// A mode, or none, under options of the engine, with everything that depends on which blocks run.
+#[derive(Clone)]
 pub struct ModeSpace {
     /// The mode.
     pub mode: Option<Mode>,
@@ -83,6 +86,14 @@ pub struct ModeSpace {
     pub kinds: LayerKinds,
     /// Where that differs from the model as typed.
     pub seams: Vec<Seam>,
+    /// The first space of the same mode: what is chosen among all of them stands there.
+    pub plain: usize,
+    /// What the engine runs besides.
+    pub options: Options,
+    /// Its words for what the question's options lack.
+    pub args: String,
+    /// Of what those turn on, the options that are one more thing that can go wrong.
+    pub complexity: u32,
     /// What prices memory, with what the engine is told.
     pub ledger: Ledger,
     /// What stages hold by that ledger; what it replayed for one search is known to the next.
@@ -92,11 +103,11 @@ pub struct ModeSpace {
     /// Recompute policies.
     pub recompute: Vec<Recompute>,
     /// Legality.
-    pub rules: Rules,
+    pub rules: Arc<Rules>,
     /// A settled layout to start from.
     pub template: Layout,
     /// For each pp, every order and cut that has layers enough.
-    pub shapes: BTreeMap<u64, Vec<Shape>>,
+    pub shapes: Arc<BTreeMap<u64, Vec<Shape>>>,
     /// For each pp, the orders asked for.
     pub orders: BTreeMap<u64, Vec<Order>>,
 }
@@ -116,7 +127,7 @@ impl ModeSpace {
     pub fn keep_policies(&mut self, kept: &[bool]) {
         let mut each = kept.iter();
         self.recompute.retain(|_| *each.next().unwrap_or(&true));
-        self.rules.keep_policies(kept);
+        self.rules = Arc::new(self.rules.of_policies(kept));
     }
 }
 
@@ -243,14 +254,18 @@ impl<'a> Space<'a> {
         };
         let kinds = LayerKinds::of(&recipe);
         let rules = Rules::new(&recipe, &kinds, &fixed, &values);
-        let most = question.limit.operations / PROBE_SHARE;
-        let estimator = Arc::new(Estimator::new(&recipe, &kinds, &ledger, &question.options).within(most));
-        let shapes = BTreeMap::new();
+        let estimator = self.estimator(&recipe, &kinds, &ledger, &question.options);
+        let rules = Arc::new(rules);
+        let shapes = Arc::default();
         Ok(ModeSpace {
             mode,
             recipe,
             kinds,
             seams,
+            plain: self.modes.len(),
+            options: question.options,
+            args: String::new(),
+            complexity: 0,
             ledger,
             estimator,
             keys,
@@ -260,6 +275,48 @@ impl<'a> Space<'a> {
             shapes,
             orders,
         })
+    }
+
+    fn estimator(&self, recipe: &Recipe, kinds: &LayerKinds, ledger: &Ledger, options: &Options) -> Arc<Estimator> {
+        let most = self.question.limit.operations / PROBE_SHARE;
+        Arc::new(Estimator::new(recipe, kinds, ledger, options).within(most))
+    }
+
+    /// Adds every mode, once it is cut, with sets of the engine's options turned on, where a ledger replays them.
+    pub fn add_offered(&mut self) {
+        if self.question.offered == Offered::Off {
+            return;
+        }
+        for plain in 0..self.modes.len() {
+            let own = &self.modes[plain];
+            let bundles = bundles(self.question.pinned.engine, &own.recipe, &own.options, Some(self.question.cluster));
+            let added: Vec<ModeSpace> =
+                bundles.into_iter().filter_map(|bundle| self.with_options(plain, bundle)).collect();
+            self.modes.extend(added);
+        }
+    }
+
+    /// Searches the options that were typed alone, and says so.
+    pub fn leave_out_offered(&mut self) {
+        let all = self.modes.len();
+        self.modes.retain(|own| own.args.is_empty());
+        if self.modes.len() < all {
+            let message = "options of the engine that are off by default are not searched".to_string();
+            self.trimmed.push(trimmed("engine-args", message, "pin an axis, or --work-limit none"));
+        }
+    }
+
+    fn with_options(&self, plain: usize, bundle: Bundle) -> Option<ModeSpace> {
+        let own = &self.modes[plain];
+        let ledger = Ledger::of(&own.recipe, &own.template, &bundle.options).ok()?;
+        let estimator = self.estimator(&own.recipe, &own.kinds, &ledger, &bundle.options);
+        let Bundle { args, options, complexity, no_recompute } = bundle;
+        let mut with = ModeSpace { options, args, complexity, ledger, estimator, ..own.clone() };
+        if no_recompute {
+            let kept: Vec<bool> = own.recompute.iter().map(|policy| *policy == Recompute::None).collect();
+            with.keep_policies(&kept);
+        }
+        (!with.recompute.is_empty()).then_some(with)
     }
 
     /// Leaves out values that nobody runs where there are too many to search, and refuses what is still too
@@ -444,7 +501,7 @@ impl<'a> Space<'a> {
         for (pp, list) in cut {
             shapes.entry(pp).or_default().extend(list);
         }
-        self.modes[mode].shapes = shapes;
+        self.modes[mode].shapes = Arc::new(shapes);
     }
 
     fn shapes_of(&self, own: &ModeSpace, weights: &Weights, pp: u64, order: Order) -> Vec<Shape> {
@@ -482,10 +539,31 @@ impl<'a> Space<'a> {
     pub fn case(&self, point: &Point) -> Result<Case, Vec<Finding>> {
         let question = &self.question;
         let (layout, share) = (self.layout(point), question.offload.share(point.offload));
-        let asked = question.asked.pinned_to(&layout, self.modes[point.mode].recipe.uses(Mixer::Moe), share);
+        let own = &self.modes[point.mode];
+        let mut asked = question.asked.pinned_to(&layout, own.recipe.uses(Mixer::Moe), share);
+        asked.state.engine_args.extend((!own.args.is_empty()).then(|| own.args.clone()));
         let case = Case::build(asked, question.recipe.clone(), Some(question.cluster.clone()), Terms::RUN)?;
         debug_assert_eq!(case.layout, layout);
         Ok(case)
+    }
+
+    /// How much a point asks of the people who run it.
+    pub fn complexity(&self, point: &Point) -> u32 {
+        let own = &self.modes[point.mode];
+        complexity(point, self.shape(point), &own.recompute[point.recompute]) + own.complexity
+    }
+
+    /// The flags of a point's layout.
+    pub fn words(&self, point: &Point) -> Vec<String> {
+        let (own, share) = (&self.modes[point.mode], self.question.offload.share(point.offload));
+        let mut words = self.layout(point).words(own.recipe.uses(Mixer::Moe));
+        if share > 0.0 {
+            words.extend(["--offload-optimizer".to_string(), share.to_string()]);
+        }
+        if !own.args.is_empty() {
+            words.extend(["--engine-args".to_string(), own.args.clone()]);
+        }
+        words
     }
 
     /// The shape of a point's pipeline.

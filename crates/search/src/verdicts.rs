@@ -57,8 +57,8 @@ enum Asked {
 
 impl Verdicts {
     /// Layouts of a mode that the sums let pass and the replay did not.
-    pub fn refuted(&self, mode: usize) -> impl Iterator<Item = &(Simulated, Refused)> {
-        self.refuted.iter().filter(move |(one, _)| one.point.mode == mode)
+    pub fn refuted<'s>(&'s self, space: &'s Space, mode: usize) -> impl Iterator<Item = &'s (Simulated, Refused)> {
+        self.refuted.iter().filter(move |(one, _)| space.modes[one.point.mode].plain == mode)
     }
 
     /// Whether a layout has so much to spare by the sums that its replay is expected to let it pass.

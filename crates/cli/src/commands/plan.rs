@@ -31,8 +31,8 @@ use layout::{Engine, LayoutRequest, check};
 use progress::Progress;
 use recipe::Recipe;
 use search::{
-    Answer, Besides, Best, Choice, Effort, Found, Left, OffloadChoice, Pricer, Question, Reach, Replays, Scope, Space,
-    answer, lay_out, pricers, search,
+    Answer, Besides, Best, Choice, Effort, Found, Left, Offered, OffloadChoice, Pricer, Question, Reach, Replays,
+    Scope, Space, answer, lay_out, pricers, search,
 };
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -91,8 +91,8 @@ impl Solved<'_> {
 pub struct Aim {
     scope: Scope,
     replays: Replays,
-    /// Whether state may go to the host.
-    may_move: bool,
+    /// Whether state on the host and options that are off by default are searched over.
+    is_open: bool,
 }
 
 impl Aim {
@@ -104,19 +104,19 @@ impl Aim {
         let keep = search.top;
         match is_page {
             true => Aim::alone(),
-            false => Aim { scope: Scope::all(keep), replays: Replays::Around, may_move: true },
+            false => Aim { scope: Scope::all(keep), replays: Replays::Around, is_open: true },
         }
     }
 
     /// The best alone, wherever its state is.
     fn alone() -> Aim {
-        Aim { may_move: true, ..Aim::fleet(f64::INFINITY) }
+        Aim { is_open: true, ..Aim::fleet(f64::INFINITY) }
     }
 
     /// The best alone, of layouts that take at most so many seconds a sequence.
     fn fleet(most: f64) -> Aim {
         let reach = 1.0 + cost::interval::most_apart();
-        Aim { scope: Scope { keep: 1, reach, most }, replays: Replays::Best, may_move: false }
+        Aim { scope: Scope { keep: 1, reach, most }, replays: Replays::Best, is_open: false }
     }
 }
 
@@ -168,7 +168,7 @@ impl Wanted {
         Ok(Wanted { asked, recipe, cluster, pinned, options, engine_typed })
     }
 
-    /// What is searched, with state on the device alone where nothing else was typed.
+    /// What is searched, with state on the device and options off where nothing else was typed.
     fn question<'a>(&'a self, args: &PlanArgs, limit: &'a Limit) -> Question<'a> {
         Question {
             asked: &self.asked,
@@ -176,6 +176,7 @@ impl Wanted {
             cluster: &self.cluster,
             pinned: &self.pinned,
             options: self.options,
+            offered: Offered::Off,
             headroom: args.search.headroom.on(&self.cluster.device, &self.recipe),
             offload: OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0)),
             reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
@@ -194,8 +195,11 @@ fn with_solution<T>(
     let (start, before) = (Instant::now(), cpu_seconds());
     let limit = args.work.of_an_answer();
     let mut question = wanted.question(args, &limit);
-    if aim.may_move && args.state.offload_optimizer.is_none() {
+    if aim.is_open && args.state.offload_optimizer.is_none() {
         question.offload = OffloadChoice::Free;
+    }
+    if aim.is_open && args.state.engine_args.is_empty() {
+        question.offered = Offered::Searched;
     }
     let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
     let space = lay_out(question, effort)?;
@@ -247,21 +251,16 @@ fn report(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Outcome {
         (Some(tokens), Some(best)) => Some(budget::Run::of(&args.budget, tokens, &best.case, &best.step)?),
         _ => None,
     };
-    let again = match (&run, solved.answer.best()) {
-        (None, Some(best)) => besides::again(args, wanted, solved, best),
-        _ => None,
-    };
     let ways = match solved.answer.best() {
         None => ways::ways(args, wanted, solved),
         Some(_) => Vec::new(),
     };
     let mut text = match (&run, solved.answer.best()) {
         (Some(run), Some(_)) => text::page(args, wanted, solved, written.as_ref(), run),
-        _ => text::screen(args, wanted, solved, written.as_ref(), (again.as_ref(), &ways)),
+        _ => text::screen(args, wanted, solved, written.as_ref(), &ways),
     };
     let mut json = json::of(args, wanted, solved);
     json["ways"] = ways::json(&ways);
-    json["again"] = serde_json::json!(besides::again_json(again.as_ref()));
     if let Some(run) = &run {
         json["budget"] = run.json();
     }

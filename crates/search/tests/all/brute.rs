@@ -8,9 +8,7 @@ use memory::fit::{Fit, Verdict};
 use proptest::prelude::*;
 use rayon::prelude::*;
 use recipe::precision::OptimizerPolicy;
-use search::{
-    Answer, Effort, Found, Left, Point, Question, Replays, Scope, Space, answer, complexity, pricers, search,
-};
+use search::{Answer, Effort, Found, Left, Point, Question, Replays, Scope, Space, answer, pricers, search};
 use units::Bytes;
 
 const RECIPES: &[&str] = &["nam56r-mini", "llama3-8b", "deepseek-v2-lite"];
@@ -30,8 +28,13 @@ struct Passed {
     complexity: u32,
 }
 
-/// Every legal layout of a mode, timed and replayed as a job of its own.
-fn replay_everything(space: &Space, mode: usize) -> Vec<Passed> {
+/// Every legal layout of a mode under every set of options, timed and replayed as a job of its own.
+fn replay_everything(space: &Space, plain: usize) -> Vec<Passed> {
+    let spaces = (0..space.modes.len()).filter(|mode| space.modes[*mode].plain == plain);
+    spaces.flat_map(|mode| replay_all(space, mode)).collect()
+}
+
+fn replay_all(space: &Space, mode: usize) -> Vec<Passed> {
     let (own, pricers) = (&space.modes[mode], pricers(space));
     let mut points = Vec::new();
     for key in &own.keys {
@@ -59,7 +62,7 @@ fn replay_everything(space: &Space, mode: usize) -> Vec<Passed> {
             Some(point).filter(|point| pricers[mode].is_legal(point)).and_then(|point| space.case(point).ok())?;
         let fit = Fit::price(&case, space.question.headroom).ok().filter(|fit| fit.verdict == Verdict::Fits)?;
         let per_sequence = cost::step(&case).ok()?.seconds / case.layout.global_batch as f64;
-        let complexity = complexity(point, space.shape(point), &case.layout.recompute);
+        let complexity = space.complexity(point);
         Some(Passed { per_sequence, headroom: fit.worst().headroom, complexity })
     };
     points.par_iter().filter_map(passes).collect()

@@ -4,7 +4,7 @@ use case::{Asked, Options};
 use hardware::Cluster;
 use layout::LayoutRequest;
 use recipe::Recipe;
-use search::{Effort, OffloadChoice, Question, Reach, Space, lay_out};
+use search::{Effort, Offered, OffloadChoice, Question, Reach, Space, lay_out};
 use std::sync::LazyLock;
 use units::Bytes;
 use work::Limit;
@@ -30,6 +30,7 @@ pub fn question<'a>(
         offload: OffloadChoice::Free,
         reach: Reach::Anywhere,
         options: Options::of(pinned.engine, recipe),
+        offered: Offered::Searched,
         limit: &UNLIMITED,
     }
 }

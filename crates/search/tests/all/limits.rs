@@ -140,7 +140,7 @@ fn a_replay_beyond_what_is_left_is_not_begun() {
         let mut found = search(&space, &pricers, (Scope::all(3), Effort::Bounded), &mut left, &|_, _| true);
         let answered = answer(&space, &pricers, &mut found, &mut left, Replays::Around);
         let proof = answered.modes[0].fastest.as_ref().map(|_| answered.modes[0].unproved);
-        let why: Vec<String> = found.verdicts.refuted(0).map(|(_, refused)| refused.why.clone()).collect();
+        let why: Vec<String> = found.verdicts.refuted(&space, 0).map(|(_, refused)| refused.why.clone()).collect();
         (proof, u64::MAX - left.operations, why)
     };
     let (proof, took, _) = answered(None);

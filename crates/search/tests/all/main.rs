@@ -5,3 +5,5 @@ mod brute;
 mod common;
 mod legality;
 mod limits;
+mod metamorphic;
+mod questions;

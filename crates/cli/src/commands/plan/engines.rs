@@ -129,7 +129,7 @@ impl Best {
             interval: best.step.interval.clone(),
             tokens: best.step.tokens_per_second_per_device,
             headroom: best.fit.worst().headroom,
-            flags: flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload),
+            flags: flags_of(&best.case),
             lacks: given_up(mode),
             needs: mode.brought().map(|seam| seam.name).collect(),
         }

@@ -37,8 +37,8 @@ pub fn explain(solved: &Solved, typed: &str) -> Result<Explained, Refusal> {
         Finding::error("plan/unpriced", Blame::Engine, e.what.clone(), e.to_string()).hint(hint)
     })?;
     let share = case.options.offload;
-    let mut text = title + &wrap(&flags_of(&case.recipe, &case.layout, share), "  ", 100);
-    let mut value = json!({ "layout": layout_of(&case.recipe, &case.layout, share), "legal": true, "verdict": fit.verdict,
+    let mut text = title + &wrap(&flags_of(&case), "  ", 100);
+    let mut value = json!({ "layout": layout_of(&case.layout, share, &flags_of(&case)), "legal": true, "verdict": fit.verdict,
         "headroom_bytes": fit.worst().headroom, "seconds": step.seconds });
     if fit.verdict != Verdict::Fits {
         let (words, line) = too_large(&fit, question.headroom);

@@ -6,10 +6,10 @@ use super::{Solved, Wanted, besides};
 use crate::args::PlanArgs;
 use crate::commands::typed;
 use cost::{Class, interval};
+use diag::quote::typed_line;
 use launch::header::Header;
 use layout::Layout;
 use memory::fit::RankClass;
-use recipe::Recipe;
 use search::{Choice, ModeAnswer, Neighbour, Simulated, decides};
 use serde_json::{Map, Value, json};
 
@@ -38,7 +38,7 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
             .map(|(best, equals)| equals.iter().map(|one| equal(best, one)).collect::<Vec<_>>()),
         "frontier": frontier, "top": top,
         "refuted": refuted(solved).map(|(one, why)| json!({
-            "flags": flags_of(&wanted.recipe, &solved.space.layout(&one.point), solved.space.question.offload.share(one.point.offload)),
+            "flags": typed_line(solved.space.words(&one.point)),
             "why": why.why, "missing_bytes": why.missing,
         })).collect::<Vec<_>>(),
         "rejected": rejected(solved),
@@ -88,9 +88,9 @@ fn worst_stage(solved: &Solved) -> Value {
 }
 
 /// The degrees and policies of a layout.
-pub fn layout_of(recipe: &Recipe, layout: &Layout, offload: f64) -> Value {
+pub fn layout_of(layout: &Layout, offload: f64, flags: &str) -> Value {
     let mut value = case::layout_json(layout);
-    value["flags"] = json!(flags_of(recipe, layout, offload));
+    value["flags"] = json!(flags);
     value["offload_optimizer"] = json!(offload);
     value
 }
@@ -103,7 +103,7 @@ fn best(choice: &Choice) -> Value {
             "host_bytes": class.offload.host_bytes })
     };
     json!({
-        "layout": layout_of(&choice.case.recipe, &choice.case.layout, choice.case.options.offload), "flags": typed(&choice.case),
+        "layout": layout_of(&choice.case.layout, choice.case.options.offload, &flags_of(&choice.case)), "flags": typed(&choice.case),
         "case": choice.case.to_json(), "step": choice.step, "header": Header::of(&choice.case), "host": choice.fit.host, "verdict": choice.fit.verdict, "complexity": choice.complexity,
         "headroom_bytes": choice.fit.worst().headroom,
         "stages": choice.fit.classes.iter().map(stage).collect::<Vec<_>>(),
@@ -123,7 +123,7 @@ fn simulated(solved: &Solved, one: &Simulated) -> Value {
     let exact = exact.find(|choice| choice.point == one.point).map(|choice| choice.fit.worst().headroom);
     let class = solved.answer.best().map(|best| Class { pipeline: layout.pp.splits(), ..Class::of(&best.case) });
     json!({
-        "layout": layout_of(solved.space.question.recipe, &layout, offload), "seconds": seconds,
+        "layout": layout_of(&layout, offload, &typed_line(solved.space.words(&one.point))), "seconds": seconds,
         "interval": class.map(|class| interval::interval(&class, seconds)),
         "tokens_per_second_per_device": tokens, "headroom_bytes": exact.unwrap_or(one.headroom),
         "is_replayed": exact.is_some(), "complexity": one.complexity,
@@ -155,9 +155,8 @@ fn equal(best: &Choice, one: &Choice) -> Value {
 }
 
 fn neighbour(solved: &Solved, best: &Choice, one: &Neighbour) -> Value {
-    let offload = solved.space.question.offload.share(one.point.offload);
     json!({
-        "axis": one.axis, "change": difference(solved, best, &one.point), "flags": flags_of(&best.case.recipe, &one.layout, offload), "seconds": one.seconds,
+        "axis": one.axis, "change": difference(solved, best, &one.point), "flags": typed_line(solved.space.words(&one.point)), "seconds": one.seconds,
         "slower": one.slower, "headroom_bytes": one.headroom,
     })
 }

@@ -16,7 +16,7 @@ use case::{Pooled, machines, options_of};
 use diag::{Blame, Finding};
 use hardware::Cluster;
 use layout::Engine;
-use search::{OffloadChoice, PooledChoice, Question, Reach, over_pools, usual_batch_of};
+use search::{Offered, OffloadChoice, PooledChoice, Question, Reach, over_pools, usual_batch_of};
 use serde_json::json;
 use std::collections::BTreeSet;
 use units::{Bytes, count};
@@ -154,7 +154,7 @@ fn alone(args: &PlanArgs, on: &str, sequence: Option<u64>) -> Result<Result<Foun
             tokens_per_second: best.step.tokens_per_second_per_device * wanted.cluster.devices() as f64,
             mfu: best.step.mfu,
             headroom: best.fit.worst().headroom,
-            flags: flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload),
+            flags: flags_of(&best.case),
             job: typed(&best.case),
             pooled: None,
         }))
@@ -193,6 +193,7 @@ fn together(
         cluster: &wanted.cluster,
         pinned: &wanted.pinned,
         options: wanted.options,
+        offered: Offered::Off,
         headroom: headroom[0],
         offload: OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0)),
         reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
@@ -216,7 +217,7 @@ fn together(
         tokens_per_second: choice.step.tokens_per_second_per_device * world as f64,
         mfu: choice.step.mfu,
         headroom: choice.fit.worst().headroom,
-        flags: flags_of(&case.recipe, &case.layout, case.options.offload),
+        flags: flags_of(case),
         job: typed(case),
         pooled: Some(choice),
     }))

@@ -168,7 +168,7 @@ fn found(args: &PlanArgs, wanted: &Wanted, solved: &Solved, on: &str, goal: Goal
 
 /// A layout under which it fits, and how to look at it.
 fn held(wanted: &Wanted, solved: &Solved, best: &Choice) -> Report {
-    let layout = flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload);
+    let layout = flags_of(&best.case);
     let worst = best.fit.worst();
     let left = Bytes(worst.headroom.max(0) as u64);
     let text = heading("The fastest layout that fits")

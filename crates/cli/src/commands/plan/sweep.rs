@@ -69,7 +69,7 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
                 let run = solved.answer.best().map(of).transpose()?.flatten();
                 let best = solved.answer.best().map(|best| Best {
                     run,
-                    flags: flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload),
+                    flags: flags_of(&best.case),
                     seconds: best.step.seconds,
                     interval: best.step.interval.clone(),
                     tokens: best.step.tokens_per_second_per_device,

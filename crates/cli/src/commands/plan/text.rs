@@ -1,6 +1,6 @@
 //! A plan on one screen.
 
-use super::besides::{self, Again};
+use super::besides;
 use super::budget::{Run, text as budget};
 use super::trust::{equals, proof, slower, spread, such_runs};
 use super::ways::{self, Way};
@@ -11,13 +11,13 @@ use crate::bars;
 use crate::commands::fit::{fit_lines, host_text, tokens_per_second, verdict_text};
 use crate::commands::{calibrated_text, model_line, shorten, typed, widths};
 use crate::table::{Table, heading, wrap};
-use case::Part;
+use case::{Case, Part};
 use diag::quote;
 use hardware::{Cluster, Link};
 use launch::header::{Header, choices};
-use layout::{Layout, LayoutRequest};
+use layout::LayoutRequest;
 use memory::fit::{Fit, RankClass, levers};
-use recipe::{Mixer, Recipe};
+use recipe::Mixer;
 use search::{Batch, Choice, MemoryLine, ModeSpace, Point, Refused, Simulated};
 use units::{Bytes, change, count, exact, longer};
 use work::Work;
@@ -29,13 +29,7 @@ const SHOWN: usize = 3;
 const PICTURED: usize = 8;
 
 /// Everything.
-pub fn screen(
-    args: &PlanArgs,
-    wanted: &Wanted,
-    solved: &Solved,
-    written: Option<&Written>,
-    (again, ways): (Option<&Again>, &[Way]),
-) -> String {
+pub fn screen(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option<&Written>, ways: &[Way]) -> String {
     let mut text = match solved.answer.best() {
         Some(best) => {
             head(args, wanted)
@@ -44,7 +38,7 @@ pub fn screen(
                 + &step(best)
                 + &widths::text(&best.case, best.step.seconds)
                 + &alternatives(solved, best)
-                + &besides::text(solved, best, again)
+                + &besides::text(solved, best)
                 + &top(args, solved)
         }
         None => {
@@ -71,7 +65,7 @@ pub fn page(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option<&
     });
     let mut text = late.unwrap_or_default() + &head(args, wanted);
     text += &title(wanted, solved, written);
-    text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
+    text += &wrap(&flags_of(&best.case), "  ", 100);
     text += &budget::step(best);
     text += &budget::run(&args.budget, run);
     text += &budget::instead(&args.budget, solved, best, run);
@@ -127,10 +121,15 @@ fn terms(wanted: &Wanted, solved: &Solved) -> String {
     format!("{engine}, {batch}")
 }
 
-/// The flags of a layout, with what it keeps on the host.
-pub fn flags_of(recipe: &Recipe, layout: &Layout, offload: f64) -> String {
-    let host = if offload > 0.0 { format!(" --offload-optimizer {offload}") } else { String::new() };
-    layout.words(recipe.uses(Mixer::Moe)).join(" ") + &host
+/// The flags of a job's layout, with what it keeps on the host and what its engine is given.
+pub fn flags_of(case: &Case) -> String {
+    let state = case.pinned().state;
+    let mut words = case.layout.words(case.recipe.uses(Mixer::Moe));
+    if let Some(share) = state.offload_optimizer {
+        words.extend(["--offload-optimizer".to_string(), share.to_string()]);
+    }
+    words.extend(state.engine_args.into_iter().flat_map(|args| ["--engine-args".to_string(), args]));
+    quote::typed_line(words)
 }
 
 /// What the layout below is: the best one only where it starts as it is written.
@@ -141,7 +140,7 @@ fn title(wanted: &Wanted, solved: &Solved, written: Option<&Written>) -> String 
 
 fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice, written: Option<&Written>) -> String {
     let mut text = title(wanted, solved, written);
-    text += &wrap(&flags_of(&best.case.recipe, &best.case.layout, best.case.options.offload), "  ", 100);
+    text += &wrap(&flags_of(&best.case), "  ", 100);
     let step = &best.step;
     text += &format!(
         "  step {}, {}{}\n  {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
@@ -172,7 +171,7 @@ fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice, written: Option<&Writ
 
 /// Layouts of all modes that the sums let pass and the replay did not.
 pub fn refuted<'s>(solved: &'s Solved) -> impl Iterator<Item = &'s (Simulated, Refused)> {
-    solved.answer.modes.iter().flat_map(|mode| solved.found.verdicts.refuted(mode.mode))
+    solved.answer.modes.iter().flat_map(|mode| solved.found.verdicts.refuted(solved.space, mode.mode))
 }
 
 /// How far the time is to be trusted, and how much it hangs on a batch nobody typed.
@@ -226,7 +225,7 @@ fn modes(solved: &Solved, best: &Choice) -> String {
             Some(choice) if choice.point == best.point => format!("  mode {name}: {gone}\n"),
             Some(choice) => {
                 let slower = 100.0 * slower(best, choice);
-                let flags = flags_of(&choice.case.recipe, &choice.case.layout, choice.case.options.offload);
+                let flags = flags_of(&choice.case);
                 wrap(&format!("beside it mode {name} ({gone}): {slower:+.1}% time a sequence, {flags}"), "  ", 100)
             }
             None => format!("  beside it mode {name} ({gone}): nothing fits\n"),
@@ -325,14 +324,12 @@ fn top(args: &PlanArgs, solved: &Solved) -> String {
         return String::new();
     }
     let mut table = Table::new(&["ms a sequence", "headroom", "complexity", "layout"]).right(&[0, 1, 2]);
-    let question = &solved.space.question;
     for simulated in solved.kept().top.iter().take(args.search.top) {
-        let layout = solved.space.layout(&simulated.point);
         table.row([
             format!("{:.3}", 1e3 * simulated.per_sequence),
             Bytes(simulated.headroom.max(0) as u64).to_string(),
             simulated.complexity.to_string(),
-            flags_of(question.recipe, &layout, question.offload.share(simulated.point.offload)),
+            quote::typed_line(solved.space.words(&simulated.point)),
         ]);
     }
     heading("The best by throughput (memory by the quick sums)") + &table.render()
@@ -432,10 +429,8 @@ fn nothing_legal(solved: &Solved) -> String {
 fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     let Some((missing, point)) = solved.found.tally.nearest else { return unpriced(solved) };
     let otherwise = format!("  or {}\n", ways_out(&wanted.pinned, solved.space.question.headroom));
-    let layout = solved.space.layout(&point);
-    let share = solved.space.question.offload.share(point.offload);
     let mut text = heading("Nearest");
-    text += &wrap(&flags_of(&wanted.recipe, &layout, share), "  ", 100);
+    text += &wrap(&quote::typed_line(solved.space.words(&point)), "  ", 100);
     let Ok(case) = solved.space.case(&point) else { return text };
     let mut left = solved.left;
     if let Err(takes) = left.take(solved.pricers, &case) {
