@@ -3,7 +3,7 @@
 
 use crate::conditions::exchanges::is_rack;
 use crate::conditions::{is_transformer, sparse_kernels_decline};
-use crate::options::{Again, CrossEntropy, Dispatch, Elementwise, EpOverlap, Format, GraphsBy, Options};
+use crate::options::{CrossEntropy, Dispatch, Elementwise, EpOverlap, Format, GraphsBy, Options};
 use crate::words;
 use hardware::Cluster;
 use layout::{Engine, Layout, Recompute};
@@ -35,7 +35,7 @@ enum Wants {
     Nothing,
     /// Experts on several ranks.
     Exchanges,
-    /// Nothing computed again: that is not recorded, and not chosen by operation.
+    /// Nothing computed again: that is not recorded.
     NoRecompute,
     /// Sizes that fused sparse attention takes.
     SparseKernels,
@@ -102,14 +102,12 @@ fn all(engine: Option<Engine>, recipe: &Recipe, options: &Options, on: Option<&C
 }
 
 fn of_torchtitan(recipe: &Recipe, options: &Options) -> Vec<Offer> {
-    let offer =
-        |what, args: &str, is_plain, wants| Offer { what, args: args.to_string(), needs: None, is_plain, wants };
-    let compile = offer("blocks compiled", "compile.enable=true", true, Wants::Nothing);
-    let select = offer("recompute by operation", "activation_checkpoint=SelectiveAC", false, Wants::NoRecompute);
-    // Nobody has measured what a compiler keeps of experts.
-    let compiles = options.kernels.elementwise != Elementwise::Compiled && !recipe.uses(Mixer::Moe);
-    let is_open = [compiles, options.again != Again::ByOperator];
-    [compile, select].into_iter().zip(is_open).filter_map(|(offer, is_open)| is_open.then_some(offer)).collect()
+    // No ledger says what a compiler keeps of experts.
+    if options.kernels.elementwise == Elementwise::Compiled || recipe.uses(Mixer::Moe) {
+        return Vec::new();
+    }
+    let args = "compile.enable=true".to_string();
+    vec![Offer { what: "blocks compiled", args, needs: None, is_plain: true, wants: Wants::Nothing }]
 }
 
 fn of_megatron(recipe: &Recipe, options: &Options, on: Option<&Cluster>) -> Vec<Offer> {

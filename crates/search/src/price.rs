@@ -65,8 +65,8 @@ pub struct Tally {
     pub unseen: u64,
     /// Legal, and not priced, by the reason.
     pub unpriced: BTreeMap<String, u64>,
-    /// The layout that misses by least, and by how much.
-    pub nearest: Option<(i64, Point)>,
+    /// The layouts that miss by least by the sums, and by how much, the nearest first.
+    pub near: Vec<(i64, Point)>,
     /// Of those whose state alone is too much, the ones whose state misses by least.
     pub(crate) hopeless: Vec<(i64, Point)>,
 }
@@ -83,7 +83,7 @@ impl Tally {
         for (reason, count) in &other.unpriced {
             *self.unpriced.entry(reason.clone()).or_default() += count;
         }
-        self.nearest = nearer(self.nearest, other.nearest);
+        other.near.iter().for_each(|(missing, point)| self.miss_by(*missing, *point));
         other.hopeless.iter().for_each(|(missing, point)| self.give_up(*missing, *point));
     }
 
@@ -101,6 +101,17 @@ impl Tally {
         self.hopeless.truncate(HOPELESS);
     }
 
+    /// A layout that misses so many bytes by the sums.
+    fn miss_by(&mut self, missing: i64, point: Point) {
+        let here = (missing, point);
+        if self.near.len() == NEAR && self.near.last().is_some_and(|last| *last <= here) {
+            return;
+        }
+        let at = self.near.partition_point(|kept| *kept < here);
+        self.near.insert(at, here);
+        self.near.truncate(NEAR);
+    }
+
     /// So many layouts that do not fit.
     fn miss(&mut self, (line, place): Misfit, count: u64) {
         self.priced += count;
@@ -112,13 +123,11 @@ impl Tally {
 /// Layouts of too much state that are kept, for the nearest one to be looked for among.
 const HOPELESS: usize = 256;
 
+/// Layouts that miss by least by the sums which are kept, to be replayed where nothing fits.
+const NEAR: usize = 8;
+
 /// What is largest where a layout does not fit, and where its worst stage stands.
 type Misfit = (MemoryLine, usize);
-
-/// The one that misses by less.
-pub(crate) fn nearer(one: Option<(i64, Point)>, other: Option<(i64, Point)>) -> Option<(i64, Point)> {
-    one.into_iter().chain(other).min()
-}
 
 /// Stages that are legal for a key, with what is legal over them.
 #[derive(Clone, Debug)]
@@ -405,7 +414,7 @@ impl<'a> Pricer<'a> {
         if run.judge(*point, shape, &sums, budget, &mut tally).is_some() {
             return None;
         }
-        if let Some((missing, point)) = tally.nearest.take() {
+        for (missing, point) in std::mem::take(&mut tally.near) {
             tally.give_up(missing, point);
         }
         // What has no price is named, however large.
@@ -601,7 +610,7 @@ impl Run<'_, '_> {
             return Some(headroom);
         }
         tally.miss(misfit(shape, sums, worst), 1);
-        tally.nearest = nearer(tally.nearest, Some((asked - headroom, point)));
+        tally.miss_by(asked - headroom, point);
         let least = sums.iter().map(|sum| sum.least(self.layout)).max().unwrap_or(0);
         (self.pricer.trusts_no_sum || budget - least as i64 >= asked).then_some(headroom)
     }

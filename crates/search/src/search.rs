@@ -10,7 +10,7 @@ use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
 use crate::predicted::{OF_A_STATE, check_cuts, check_layouts};
-use crate::price::{Candidate, Interest, Pricer, Tally, nearer};
+use crate::price::{Candidate, Interest, Pricer, Tally};
 use crate::question::Question;
 use crate::space::{ModeSpace, NO_LEDGER, Space};
 use crate::verdicts::Verdicts;
@@ -18,6 +18,7 @@ use case::PerKind;
 use diag::{Blame, Finding};
 use layout::{Layout, Recompute, Schedule, ZeroStage};
 use memory::estimate::Shards;
+use memory::fit::Fit;
 use rayon::prelude::*;
 use replay::Unmodelled;
 
@@ -44,6 +45,8 @@ pub struct Found {
     pub simulated: u64,
     /// What replays said of layouts.
     pub verdicts: Verdicts,
+    /// Where nothing fits, the layout that misses by least, and by how much.
+    pub nearest: Option<(i64, Point)>,
 }
 
 /// How far a search has come: keys done, of how many. A no ends it, with what was found so far.
@@ -204,6 +207,7 @@ pub fn search(
         tally: Tally::default(),
         simulated: 0,
         verdicts: Verdicts::default(),
+        nearest: None,
     };
     let mut search = Search { space, pricers, effort, found, left };
     if pricers.iter().any(Pricer::is_dear) {
@@ -214,6 +218,7 @@ pub fn search(
     search.settle(f64::INFINITY);
     if search.found.best.iter().all(|best| best.fastest.is_none()) {
         search.look_for_the_nearest();
+        search.found.nearest = search.nearest();
     }
     search.found.best.iter_mut().for_each(Best::sort);
     search.found
@@ -407,7 +412,7 @@ impl Search<'_, '_> {
         for (least, point) in std::mem::take(&mut self.found.tally.hopeless) {
             let pricer = &pricers[point.mode];
             let most = if pricer.is_dear() { DEAR_NEAREST } else { NEAREST };
-            if tried >= most || self.found.tally.nearest.is_some_and(|(missing, _)| missing <= least) {
+            if tried >= most || self.found.tally.near.first().is_some_and(|(missing, _)| *missing <= least) {
                 break;
             }
             let alike: Vec<Point> = match pricer.is_dear() {
@@ -417,9 +422,33 @@ impl Search<'_, '_> {
             tried += alike.len();
             let priced: Vec<Tally> = alike.par_iter().map(|point| pricer.price_one(0.0, *point).0).collect();
             for tally in priced {
-                self.found.tally.nearest = nearer(self.found.tally.nearest, tally.nearest);
+                self.found.tally.add(&Tally { near: tally.near, ..Tally::default() });
             }
         }
+    }
+
+    /// Of the layouts that miss by least by the sums, the one that does by its replay; by the sums where no replay is
+    /// within the limit.
+    fn nearest(&mut self) -> Option<(i64, Point)> {
+        let (space, pricers) = (self.space, self.pricers);
+        let near = &self.found.tally.near;
+        let mut jobs = Vec::new();
+        for (_, point) in near {
+            let Ok(case) = space.case(point) else { continue };
+            // The screen replays the nearest once more.
+            let mut both = *self.left;
+            if both.take(pricers, &case).and_then(|_| both.take(pricers, &case)).is_ok()
+                && self.left.take(pricers, &case).is_ok()
+            {
+                jobs.push((*point, case));
+            }
+        }
+        let asked = space.question.headroom;
+        let replayed = jobs.par_iter().filter_map(|(point, case)| {
+            let fit = Fit::price(case, asked).ok()?;
+            Some((asked.0 as i64 - fit.worst().headroom, *point))
+        });
+        replayed.min().or(near.first().copied())
     }
 }
 

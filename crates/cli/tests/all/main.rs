@@ -37,6 +37,7 @@ mod plans;
 mod pools;
 mod preflight;
 mod probe;
+mod proved;
 mod receipt;
 mod rehearse;
 mod seen;

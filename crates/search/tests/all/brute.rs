@@ -21,20 +21,21 @@ fn run(space: &Space, effort: Effort) -> (Found, Answer) {
     (found, answered)
 }
 
-/// A layout whose replay lets it pass.
-struct Passed {
+/// A layout, timed and replayed.
+struct Replayed {
     per_sequence: f64,
     headroom: i64,
     complexity: u32,
+    fits: bool,
 }
 
 /// Every legal layout of a mode under every set of options, timed and replayed as a job of its own.
-fn replay_everything(space: &Space, plain: usize) -> Vec<Passed> {
+fn replay_everything(space: &Space, plain: usize) -> Vec<Replayed> {
     let spaces = (0..space.modes.len()).filter(|mode| space.modes[*mode].plain == plain);
     spaces.flat_map(|mode| replay_all(space, mode)).collect()
 }
 
-fn replay_all(space: &Space, mode: usize) -> Vec<Passed> {
+fn replay_all(space: &Space, mode: usize) -> Vec<Replayed> {
     let (own, pricers) = (&space.modes[mode], pricers(space));
     let mut points = Vec::new();
     for key in &own.keys {
@@ -57,15 +58,18 @@ fn replay_all(space: &Space, mode: usize) -> Vec<Passed> {
             }
         }
     }
-    let passes = |point: &Point| {
+    let replay = |point: &Point| {
         let case =
             Some(point).filter(|point| pricers[mode].is_legal(point)).and_then(|point| space.case(point).ok())?;
-        let fit = Fit::price(&case, space.question.headroom).ok().filter(|fit| fit.verdict == Verdict::Fits)?;
-        let per_sequence = cost::step(&case).ok()?.seconds / case.layout.global_batch as f64;
-        let complexity = space.complexity(point);
-        Some(Passed { per_sequence, headroom: fit.worst().headroom, complexity })
+        let fit = Fit::price(&case, space.question.headroom).ok()?;
+        Some(Replayed {
+            per_sequence: cost::step(&case).ok()?.seconds / case.layout.global_batch as f64,
+            headroom: fit.worst().headroom,
+            complexity: space.complexity(point),
+            fits: fit.verdict == Verdict::Fits,
+        })
     };
-    points.par_iter().filter_map(passes).collect()
+    points.par_iter().filter_map(replay).collect()
 }
 
 fn agree(one: &Found, other: &Found) -> Result<(), TestCaseError> {
@@ -84,7 +88,7 @@ fn the_fastest_is_found_of(question: Question) -> Result<(), TestCaseError> {
     let space = common::space(question);
     let (found, answered) = run(&space, Effort::Bounded);
     for mode in &answered.modes {
-        let all = replay_everything(&space, mode.mode);
+        let all: Vec<Replayed> = replay_everything(&space, mode.mode).into_iter().filter(|one| one.fits).collect();
         let least = all.iter().map(|one| one.per_sequence).fold(f64::INFINITY, f64::min);
         let fastest = mode.fastest.as_ref().map_or(f64::INFINITY, |fastest| fastest.per_sequence());
         prop_assert!(fastest <= least * (1.0 + 1e-9) && least <= fastest * (1.0 + 1e-9), "{fastest} is not {least}");
@@ -92,7 +96,7 @@ fn the_fastest_is_found_of(question: Question) -> Result<(), TestCaseError> {
         let Some(best) = &mode.best else { continue };
         prop_assert!(best.per_sequence() <= fastest * (1.0 + mode.apart.share + 1e-9));
         let (time, room) = (best.per_sequence(), best.fit.worst().headroom);
-        let beats = |one: &Passed| {
+        let beats = |one: &Replayed| {
             one.per_sequence < time * (1.0 - 1e-9) && one.headroom > room && one.complexity < best.complexity
         };
         prop_assert!(!all.iter().any(beats), "something is faster, has more room and is simpler");
@@ -102,6 +106,30 @@ fn the_fastest_is_found_of(question: Question) -> Result<(), TestCaseError> {
     agree(&found, &single)?;
     prop_assert_eq!((found.simulated, &found.tally), (single.simulated, &single.tally));
     Ok(())
+}
+
+/// Where nothing fits, no layout misses by less than the one that is shown.
+#[test]
+fn the_nearest_is_the_nearest() {
+    let recipe = recipe::builtin::find("llama3-8b").unwrap();
+    for (on, engine) in [("2xRTX-4090", Engine::Megatron), ("4xRTX-4090", Engine::Fsdp2)] {
+        let cluster = Cluster::parse(on).unwrap();
+        let pinned = LayoutRequest {
+            engine: Some(engine),
+            global_batch: Some(8),
+            sequence: Some(4096),
+            vpp: Some(1),
+            cp: Some(1),
+            ..LayoutRequest::default()
+        };
+        let question = common::question(&recipe, &cluster, &pinned, Bytes(4 << 30));
+        let space = common::space(question);
+        let (found, answered) = run(&space, Effort::Bounded);
+        assert!(answered.best().is_none(), "something fits on {on}");
+        let most = replay_everything(&space, 0).iter().map(|one| one.headroom).max().unwrap();
+        let (missing, _) = found.nearest.unwrap();
+        assert_eq!(missing, (4 << 30) - most, "{on}");
+    }
 }
 
 /// The properties below would hold of a search that finds nothing or leaves nothing out.

@@ -121,7 +121,7 @@ fn what_state_rules_out_is_not_replayed() {
         let found =
             search(&space, &pricers(&space), (Scope::all(3), Effort::Bounded), &mut Left::of(&space), &|_, _| true);
         assert_eq!((found.tally.unseen, found.tally.fit), (0, 0), "{:?}", found.tally);
-        assert!(found.tally.priced > 1000 && found.tally.nearest.is_some(), "{:?}", found.tally);
+        assert!(found.tally.priced > 1000 && found.nearest.is_some(), "{:?}", found.tally);
         let probes: u64 = space.modes.iter().map(|mode| mode.estimator.probes()).sum();
         assert!(probes < 600, "{probes} short replays");
     }

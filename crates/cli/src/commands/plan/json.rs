@@ -29,6 +29,9 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
         "besides": answer.best().map(|best| besides::json(solved, best)),
         "seq": solved.space.sequence, "headroom_bytes": solved.space.question.headroom,
         "best": answer.best().map(best),
+        "nearest": found.nearest.map(|(missing, point)| json!({
+            "flags": typed_line(solved.space.words(&point)), "missing_bytes": missing,
+        })),
         "fastest": answer.modes.first().and_then(|mode| mode.fastest.as_deref()).map(best),
         "proof": answer.modes.first().filter(|mode| mode.fastest.is_some()).map(proof),
         "modes": answer.modes.iter().map(|mode| mode_json(solved, mode)).collect::<Vec<_>>(),

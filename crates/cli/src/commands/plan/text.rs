@@ -402,7 +402,7 @@ pub fn ways_out(request: &LayoutRequest, headroom: Bytes) -> String {
 /// That there is nothing to run, in one sentence.
 pub fn verdict(wanted: &Wanted, solved: &Solved) -> String {
     let counts = &solved.found.counts;
-    match solved.found.tally.nearest {
+    match solved.found.nearest {
         _ if counts.legal == 0 && counts.refused.is_empty() => "No layout of these degrees fills the world".to_string(),
         _ if counts.legal == 0 => format!("No layout is legal {}", terms(wanted, solved)),
         None => format!("No layout has a price {}", terms(wanted, solved)),
@@ -427,7 +427,7 @@ fn nothing_legal(solved: &Solved) -> String {
 }
 
 fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
-    let Some((missing, point)) = solved.found.tally.nearest else { return unpriced(solved) };
+    let Some((missing, point)) = solved.found.nearest else { return unpriced(solved) };
     let otherwise = format!("  or {}\n", ways_out(&wanted.pinned, solved.space.question.headroom));
     let mut text = heading("Nearest");
     text += &wrap(&quote::typed_line(solved.space.words(&point)), "  ", 100);

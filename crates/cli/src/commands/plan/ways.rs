@@ -38,7 +38,7 @@ const FEW: u64 = 64;
 /// The first way of each kind that does.
 pub fn ways(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Vec<Way> {
     let question = &solved.space.question;
-    let Some((missing, _)) = solved.found.tally.nearest else { return Vec::new() };
+    let Some((missing, _)) = solved.found.nearest else { return Vec::new() };
     let (visible, world) = (question.cluster.device.visible_bytes() as i64, solved.space.world);
     let here = wanted.pinned.engine;
     let (mut found, mut engines) = (Vec::new(), usual_engines(&wanted.recipe, Some(&wanted.cluster)).0);
