@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 from typing import Any, NamedTuple
 
@@ -66,18 +67,37 @@ def is_there(module: str) -> bool:
         return False
 
 
-def lacks(file: list[str] | None) -> str | None:
-    """In words, the file that the folder of a package does not have. Nothing is imported for it."""
-    if file is None:
-        return None
-    folder, name = file
+def place_of(folder: str) -> str | None:
+    """Where the folder of a package is. Nothing is imported for it."""
     top, *below = folder.split(".")
     spec = importlib.util.find_spec(top)
     places = [os.path.join(place, *below) for place in (spec.submodule_search_locations or [])] if spec else []
     # A namespace has several places; the first with the folder is the one that is imported.
-    place = next((place for place in places if os.path.isdir(place)), None)
+    return next((place for place in places if os.path.isdir(place)), None)
+
+
+def lacks(file: list[str] | None) -> str | None:
+    """In words, the file that the folder of a package does not have."""
+    if file is None:
+        return None
+    folder, name = file
+    place = place_of(folder)
     has = place is not None and os.path.exists(os.path.join(place, name))
-    return None if has else f"has no {'/'.join([top, *below, name])}"
+    return None if has else f"has no {folder.replace('.', '/')}/{name}"
+
+
+def is_built(unless: list[str] | None) -> bool:
+    """Whether a folder of a package has a file whose name begins so."""
+    place = place_of(unless[0]) if unless else None
+    return place is not None and any(name.startswith(unless[1]) for name in os.listdir(place))
+
+
+def check_tool(tool: dict[str, Any]) -> Answer:
+    """One program that is run."""
+    named = os.environ.get(tool["variable"] or "", "").split()
+    path = shutil.which(named[0] if named else tool["name"])
+    state = "ok" if path or is_built(tool["unless"]) else "missing"
+    return Answer(tool["name"], state, path or "not installed", f"for {tool['why']}", tool["install"])
 
 
 def check(package: dict[str, Any], is_quick: bool) -> Answer:
@@ -88,6 +108,8 @@ def check(package: dict[str, Any], is_quick: bool) -> Answer:
         what = package["fallback"] or package["install"]
         return Answer(package["name"], "note" if is_note else state, found, wanted(package), what)
 
+    if is_built(package["unless"]):
+        return answer("ok", "not needed")
     if not is_there(package["module"]):
         return answer("missing", "not installed")
     module = None
@@ -112,7 +134,8 @@ def answers(table: dict[str, Any], is_quick: bool) -> list[Answer]:
     # The engine's sources, where `launch.sh` found them.
     sys.path[:0] = table["path"] + [folder for folder in [os.environ.get("SHARDWRIGHT_ENGINE")] if folder]
     files = [Answer(f["path"], "ok" if os.path.exists(f["path"]) else "missing", "no such file", f["why"], f["install"]) for f in table["files"]]
-    return files + [check(package, is_quick) for package in table["packages"]]
+    tools = [check_tool(tool) for tool in table.get("tools", [])]
+    return files + [check(package, is_quick) for package in table["packages"]] + tools
 
 
 def say(found: list[Answer]) -> bool:

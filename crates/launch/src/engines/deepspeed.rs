@@ -3,7 +3,7 @@
 
 mod program;
 
-pub(super) use program::is_own;
+pub use program::{is_own, libraries};
 
 use super::list::List;
 use super::{lane_of, storage_environment};

@@ -213,8 +213,13 @@ fn needed(options: &Options) -> Vec<&'static str> {
 
 /// Packages that the program of a job loads, each with the least version that is known to do.
 pub fn libraries(job: &Job) -> Vec<(&'static str, &'static str)> {
-    let version = |name| LIBRARIES.iter().find(|(known, ..)| *known == name).map(|(_, version, _)| (name, *version));
-    needed(&job.case.options).into_iter().filter_map(version).collect()
+    versions(&needed(&job.case.options))
+}
+
+/// Packages with the least versions that are known to do.
+pub(super) fn versions(names: &[&'static str]) -> Vec<(&'static str, &'static str)> {
+    let version = |name: &&str| LIBRARIES.iter().find(|(known, ..)| known == name);
+    names.iter().filter_map(version).map(|(name, version, _)| (*name, *version)).collect()
 }
 
 /// Packages in pip's words: the policy's pins, and else the versions that are known to do.

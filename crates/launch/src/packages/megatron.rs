@@ -1,13 +1,16 @@
 //! Megatron-Core 0.19.2 and what it imports by option: its pyproject.toml (`te`, `ssm`, `dev`) and the imports of the
 //! modules that a flag brings in.
 
-use super::Package;
+use super::{Package, Tool};
 use crate::emission::Emission;
 use crate::header;
 use crate::job::{Frontend, Job};
 use case::options::Accumulate;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Optimizer};
+
+/// The module that the engine builds of C++ as it starts; a wheel has it built.
+const HELPERS: (&str, &str) = ("megatron.core.datasets", "helpers_cpp");
 
 /// Blocks and options of a launch, each with its packages.
 pub fn packages(job: &Job, emission: &Emission) -> Vec<Package> {
@@ -38,12 +41,27 @@ fn engine(job: &Job) -> Vec<Package> {
     // initialize.py runs `make` there and exits where it fails; the wheel on PyPI has the sources without a Makefile.
     let core = core.file("megatron.core.datasets", "Makefile");
     let core = core.install("install Megatron-LM's tag core_v0.19.0 from source: the wheel has no datasets/Makefile");
-    let mut all = vec![torch, core];
+    // dist_checkpointing/strategies/filesystem_async.py: "psutil is not installed" at the first save.
+    let psutil = Package::new("psutil", "the first checkpoint");
+    // datasets/Makefile: `python3 -m pybind11 --includes`.
+    let pybind = Package::new("pybind11", "C++ of the data sets, built as the engine starts").unless(HELPERS);
+    let mut all = vec![torch, core, psutil, pybind];
     if job.frontend == Frontend::Bridge {
         let bridge = Package::new("megatron-bridge", "the front end").module("megatron.bridge");
         all.push(bridge.since("0.6.0", "0.6.2").below("0.7"));
     }
     all
+}
+
+/// What datasets/Makefile runs (`compile_helpers` of datasets/utils.py, in every start).
+pub fn tools() -> Vec<Tool> {
+    let why = "C++ of the data sets, built as the engine starts";
+    let tool = |name, variable, unless, install| Tool { name, variable, unless, why, install };
+    vec![
+        tool("make", None, None, "apt-get install make"),
+        tool("g++", Some("CXX"), Some(HELPERS), "apt-get install g++, or name a C++17 compiler as CXX"),
+        tool("python3-config", None, Some(HELPERS), "apt-get install python3-dev"),
+    ]
 }
 
 /// The least version of the kernels' library that the flags assert (`is_te_min_version` in training/arguments.py).
@@ -68,13 +86,14 @@ fn is_local(emission: &Emission) -> bool {
 fn blocks(job: &Job) -> Vec<Package> {
     let mut all = Vec::new();
     if job.recipe.uses(Mixer::Mamba) {
-        let mamba = Package::new("mamba_ssm", "M blocks").imports(&["mamba_ssm.ops.triton.ssd_combined"]);
+        let mamba = Package::new("mamba_ssm", "M blocks");
         let is_third = matches!(job.recipe.mamba, Some(Mamba::Three(_)));
         let mamba = match is_third {
             // 2.3.1 has no Mamba-3.
             true => Package { why: "Mamba-3 blocks".to_string(), ..mamba.since("2.3.2", "2.3.2.post1") }
+                .imports(&["mamba_ssm.ops.triton.mamba3.mamba3_siso_combined"])
                 .or("Mamba-3 runs in products of matrices instead, many times slower than was priced"),
-            false => mamba.since("2.2.0", "2.3.2.post1"),
+            false => mamba.since("2.2.0", "2.3.2.post1").imports(&["mamba_ssm.ops.triton.ssd_combined"]),
         };
         all.push(mamba);
         if !is_third {

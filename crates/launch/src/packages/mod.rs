@@ -29,6 +29,8 @@ pub struct Package {
     pub imports: Vec<&'static str>,
     /// A file that must be in the folder of a package: its name, and the file's.
     pub file: Option<(&'static str, &'static str)>,
+    /// A folder of a package, and how the name of a file in it begins, with which this is not needed.
+    pub unless: Option<(&'static str, &'static str)>,
     /// The least version; none where any does.
     pub at_least: Option<String>,
     /// The first version that is too new.
@@ -49,6 +51,7 @@ impl Package {
             module: name,
             imports: Vec::new(),
             file: None,
+            unless: None,
             at_least: None,
             below: None,
             install: format!("pip install {name}"),
@@ -67,6 +70,10 @@ impl Package {
 
     fn file(self, folder: &'static str, file: &'static str) -> Package {
         Package { file: Some((folder, file)), ..self }
+    }
+
+    fn unless(self, built: (&'static str, &'static str)) -> Package {
+        Package { unless: Some(built), ..self }
     }
 
     /// At least one version; pip is given another where that is the one that was tried.
@@ -96,6 +103,21 @@ impl Package {
     }
 }
 
+/// A program that the engine runs as it starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tool {
+    /// What is run.
+    pub name: &'static str,
+    /// A variable that names another one to run.
+    pub variable: Option<&'static str>,
+    /// A folder of a package, and how the name of a file in it begins, with which this is not run.
+    pub unless: Option<(&'static str, &'static str)>,
+    /// What asks for it.
+    pub why: &'static str,
+    /// How to install it.
+    pub install: &'static str,
+}
+
 /// A file that the launch starts and that is not its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Needed {
@@ -122,6 +144,11 @@ pub fn of(job: &Job, emission: &Emission) -> Vec<Package> {
     all
 }
 
+/// Programs that the engine runs as it starts.
+pub fn tools(engine: Engine) -> Vec<Tool> {
+    if engine == Engine::Megatron { megatron::tools() } else { Vec::new() }
+}
+
 /// Scripts of the engine that the launch starts.
 fn files_of(job: &Job, emission: &Emission) -> Vec<Needed> {
     let is_below = |root: &str, word: &str| word.starts_with(&format!("{}/", root.trim_end_matches('/')));
@@ -145,7 +172,10 @@ pub fn table(job: &Job, emission: &Emission) -> Value {
     // Python puts the folder of the script it runs before everything else.
     let folder = |file: &Needed| file.path.rsplit_once('/').map(|(folder, _)| folder.to_string());
     let path: Vec<String> = files.iter().filter_map(folder).collect();
-    json!({ "schema": "shardwright/packages/1", "path": path, "files": files, "packages": of(job, emission) })
+    json!({
+        "schema": "shardwright/packages/1", "path": path, "files": files, "tools": tools(emission.engine),
+        "packages": of(job, emission),
+    })
 }
 
 /// What stands beside `launch.sh` for it: the check with its table, and who finds causes.

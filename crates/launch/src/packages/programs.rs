@@ -10,8 +10,8 @@ use layout::Engine;
 pub fn packages(job: &Job, engine: Engine) -> Vec<Package> {
     match engine {
         Engine::Torchtitan => torchtitan(job),
-        Engine::Deepspeed => deepspeed(),
-        Engine::Fsdp2 => fsdp2(job),
+        Engine::Deepspeed => deepspeed(job),
+        Engine::Fsdp2 => listed(engines::fsdp2::libraries(job)),
         Engine::XlaSpmd => vec![
             Package::new("numpy", "train.py"),
             // What its launch says behind --framework.
@@ -45,16 +45,19 @@ fn torchtitan(job: &Job) -> Vec<Package> {
     all
 }
 
-fn deepspeed() -> Vec<Package> {
-    // Its metadata: `torch>=2.0.0`; train.py ran with 2.11.
+fn deepspeed(job: &Job) -> Vec<Package> {
+    if engines::deepspeed::is_own(job) {
+        return listed(engines::deepspeed::libraries());
+    }
+    // Its metadata: `torch>=2.0.0`. What a script of one's own imports besides is not known.
     vec![
-        Package::new("torch", "DeepSpeed and train.py").since("2.0.0", "2.15.0"),
+        Package::new("torch", "DeepSpeed").since("2.0.0", "2.15.0"),
         Package::new("deepspeed", "the engine").since("0.19.8", "0.19.8").below("0.20"),
     ]
 }
 
 /// What `requirements.txt` of the launch lists.
-fn fsdp2(job: &Job) -> Vec<Package> {
+fn listed(libraries: Vec<(&'static str, &'static str)>) -> Vec<Package> {
     let of = |(name, version): (&'static str, &'static str)| {
         let module = match name {
             "liger-kernel" => "liger_kernel",
@@ -64,10 +67,11 @@ fn fsdp2(job: &Job) -> Vec<Package> {
         let package = Package::new(name, "train.py").module(module);
         match name {
             "numpy" => package.since("1.26", version),
+            "deepspeed" => Package { why: "the engine".to_string(), ..package.since(version, version).below("0.20") },
             _ => package.since(version, version),
         }
     };
-    engines::fsdp2::libraries(job).into_iter().map(of).collect()
+    libraries.into_iter().map(of).collect()
 }
 
 fn nanotron() -> Vec<Package> {

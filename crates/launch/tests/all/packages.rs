@@ -26,12 +26,41 @@ fn every_engine_names_itself_and_its_torch() {
         (Engine::Megatron, "torch>=2.6.0", "megatron-core>=0.19.0,<0.20"),
         // 2.11 lacks two names that its FSDP imports.
         (Engine::Torchtitan, "torch>=2.12.0", "torchtitan>=0.3.0,<0.4"),
+        // A script of one's own.
         (Engine::Deepspeed, "torch>=2.0.0", "deepspeed>=0.19.8,<0.20"),
         (Engine::Fsdp2, "torch>=2.11.0", "numpy>=1.26"),
     ] {
         let all = requirements(&packages_of("llama3-8b", None, engine));
         assert!(all.contains(&torch.to_string()) && all.contains(&own.to_string()), "{engine}: {all:?}");
     }
+}
+
+/// `parallelize.py` imports `fully_shard`, and `data.py` numpy.
+#[test]
+fn deepspeeds_own_program_needs_what_its_requirements_list() {
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Deepspeed), ..LayoutRequest::default() };
+    let mut case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+    case.policy.job.script = None;
+    let emission = case.emit().unwrap();
+    let all = requirements(&packages::of(&case.job(), &emission));
+    assert_eq!(all, ["torch>=2.11.0", "numpy>=1.26", "deepspeed>=0.19.8,<0.20"]);
+    let listed = &emission.files.iter().find(|file| file.path == "requirements.txt").unwrap().contents;
+    for name in ["torch==2.11.0", "numpy==", "deepspeed==0.19.8"] {
+        assert!(listed.contains(name), "{name}: {listed}");
+    }
+}
+
+/// The first save imports psutil, and every start runs `make` over the C++ of data sets.
+#[test]
+fn megatron_saves_and_builds_with_what_is_named() {
+    let all = packages_of("llama3-8b", None, Engine::Megatron);
+    let names: Vec<&str> = all.iter().map(|package| package.name.as_str()).collect();
+    assert!(names.contains(&"psutil") && names.contains(&"pybind11"), "{names:?}");
+    let tools: Vec<&str> = packages::tools(Engine::Megatron).iter().map(|tool| tool.name).collect();
+    assert_eq!(tools, ["make", "g++", "python3-config"]);
+    let third = packages_of("nam56r", Some(Mode::AuthorDp), Engine::Megatron);
+    let mamba = third.iter().find(|package| package.name == "mamba_ssm").unwrap();
+    assert_eq!(mamba.imports, ["mamba_ssm.ops.triton.mamba3.mamba3_siso_combined"]);
 }
 
 #[test]
@@ -96,6 +125,7 @@ fn entry(module: &'static str, fallback: Option<&str>) -> Package {
         module,
         imports: Vec::new(),
         file: None,
+        unless: None,
         at_least: Some("2.3.2".to_string()),
         below: Some("3"),
         install: format!("pip install {module}==2.3.2.post1"),
@@ -157,6 +187,37 @@ fn answers_are_json_for_preflight_and_nothing_is_imported() {
     let (code, said) = checked(&folder, &all, &["--quick", "--json"]);
     let found: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((code, &found[0]["state"], &found[1]["state"]), (Some(0), &"ok".into(), &"missing".into()));
+}
+
+/// Compilers are for sources that are not built yet.
+#[test]
+fn what_builds_a_module_is_needed_until_it_is_built() {
+    let folder = modules("packages-tools");
+    std::fs::create_dir_all(folder.join("sw_engine/core/datasets")).unwrap();
+    std::fs::write(folder.join("sw_engine/__init__.py"), "").unwrap();
+    let unless = Some(("sw_engine.core.datasets", "helpers_cpp"));
+    let (why, install) = ("C++ of the data sets", "apt-get install it");
+    let tool = |name, variable| packages::Tool { name, variable, unless, why, install };
+    let table = json!({
+        "path": [], "files": [], "packages": [Package { unless, ..entry("sw_missing", None) }],
+        "tools": [tool("no-such-compiler", Some("SW_CXX")), tool("no-such-config", None)],
+    });
+    std::fs::write(folder.join("packages.json"), table.to_string()).unwrap();
+    let said = |variable: &str| {
+        let mut python = Command::new("python3");
+        python.arg(folder.join("packages.py")).env("PYTHONPATH", &folder).env("PYTHONDONTWRITEBYTECODE", "1");
+        let output = python.env("SW_CXX", variable).env_remove("SHARDWRIGHT_PACKAGES").output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, all) = said("");
+    assert_eq!(code, Some(1));
+    for name in ["sw_missing", "no-such-compiler", "no-such-config"] {
+        assert!(all.contains(&format!("packages: {name} not installed, needed")), "{name}: {all}");
+    }
+    assert!(!said("python3 -O").1.contains("no-such-compiler not installed"), "another one is named");
+    std::fs::write(folder.join("sw_engine/core/datasets/helpers_cpp.cpython-312.so"), "").unwrap();
+    let (code, all) = said("");
+    assert_eq!(code, Some(0), "{all}");
 }
 
 /// megatron-core's wheel lacks a file that its own start wants; looking for it imports none of what may be broken.

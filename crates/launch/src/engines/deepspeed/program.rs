@@ -45,6 +45,14 @@ pub fn is_own(job: &Job) -> bool {
     job.policy.job.script.is_none()
 }
 
+/// Packages that the program and the modules it shares load.
+const LOADED: [&str; 3] = ["torch", "numpy", "deepspeed"];
+
+/// Each with the least version that is known to do: `parallelize.py` is the FSDP2 program's.
+pub fn libraries() -> Vec<(&'static str, &'static str)> {
+    fsdp2::versions(&LOADED)
+}
+
 /// What the program does not do, each by name.
 pub fn refusals(job: &Job) -> Vec<Finding> {
     let layout = job.layout;
@@ -91,6 +99,6 @@ pub fn emission(job: &Job, configuration: File) -> Result<Emission, Vec<Finding>
     let words = ["train.py", "--plan", "sharding.json", "--deepspeed_config", FILE, "--steps", &steps];
     emission.entry = words.map(str::to_string).to_vec();
     emission.files.push(configuration);
-    emission.files.push(fsdp2::listed(job, &["torch", "numpy", "deepspeed"]));
+    emission.files.push(fsdp2::listed(job, &LOADED));
     Ok(emission)
 }
