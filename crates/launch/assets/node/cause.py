@@ -1,8 +1,9 @@
-"""The first exception of a run's log: cause.py LOG FIRST_LINE [--say | --watch PID]
+"""The first exception of a run's log: cause.py LOG FIRST_LINE [--say | --watch PID], or cause.py --refused KIND LINE...
 
 Prints it as JSON for the summary (null where there is none), in words with --say. With --watch it follows the log, and
 ends PID once a rank has raised the same thing before the first step in two starts: another start would end there too.
-`shardwright receipt record` reads the same from the log and adds what to do.
+`shardwright receipt record` reads the same from the log and adds what to do. --refused prints what `launch.sh` found
+before it started anything in the same form.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FRAME = re.compile(r'\s+File "(.+)", line (\d+), in (.+)')
 RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w*)(?:: (.*)|:?$)")
 USAGE = re.compile(r"\S+: error: (.+)")
 KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
-STEP = re.compile(r"^(\s*\S* ?iteration +\d+/|step \d+ loss |.*\bstep: +\d+ )")
+STEP = re.compile(r"^(\s*(\[[^\]]*\]|\S*) ?iteration +\d+/|step \d+ loss |.*\bstep: +\d+ )")
 LIBRARY = re.compile(r"-packages/torch/|^<|/lib/python3[^/]*/(?!(site|dist)-packages)")
 ENDS = ("ChildFailedError", "SignalException")
 
@@ -115,6 +116,10 @@ def watch(path: str, first: int, pid: int) -> None:
 
 
 def main() -> None:
+    if sys.argv[1] == "--refused":
+        kind, *said = sys.argv[2:]
+        message = "; ".join(line.strip() for text in said for line in text.splitlines())
+        return print(json.dumps(Cause(kind, message[:400], None, None)._asdict()))
     path, first, *rest = sys.argv[1:]
     if rest[:1] == ["--watch"]:
         return watch(path, int(first), int(rest[1]))

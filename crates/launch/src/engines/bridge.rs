@@ -181,6 +181,17 @@ pub fn emit(job: &Job) -> Result<Emission, Vec<Finding>> {
             None => findings.push(unsayable(&argument.flag, "has no place in Megatron-Bridge's configuration")),
         }
     }
+    if let Some(kept) = job.policy.storage.keep_last {
+        // training/checkpointing.py removes all but so many of the newest behind every save.
+        tables.entry("checkpoint").or_insert_with(|| json!({}))["most_recent_k"] = json!(kept);
+        placed.push(Argument {
+            flag: "checkpoint.most_recent_k".to_string(),
+            values: vec![kept.to_string()],
+            kind: crate::Kind::Policy,
+            from: "policy.storage.keep_last".to_string(),
+            why: "checkpoints kept".to_string(),
+        });
+    }
     if !findings.is_empty() {
         return Err(findings);
     }

@@ -342,6 +342,9 @@ fn run(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     set("adam_weight_decay", format!("{:?}", run.weight_decay), "policy.run.weight_decay", "decay");
     set("opt_type", "adamw".to_string(), "recipe.optimizer", "AdamW throughout");
     set("checkpoint_period", run.save_every.to_string(), "policy.run.save_every", "steps between checkpoints");
+    if let Some(kept) = job.policy.storage.keep_last {
+        set("max_num_checkpoints_to_keep", kept.to_string(), "policy.storage.keep_last", "checkpoints kept");
+    }
     set("log_period", run.log_every.to_string(), "policy.run.log_every", "steps between log lines");
     set("dtype", "bfloat16".to_string(), "precision.weights", "products");
     set("weight_dtype", "float32".to_string(), "precision.main", "the weights that are stepped");

@@ -36,7 +36,7 @@ fn hinted(finding: Finding) -> Finding {
 }
 
 fn emission(job: &Job) -> Result<Emission, Vec<Finding>> {
-    let refused: Vec<Finding> = rates(job).into_iter().chain(structure(job)).collect();
+    let refused: Vec<Finding> = rates(job).into_iter().chain(structure(job)).chain(kept(job)).collect();
     if !refused.is_empty() {
         return Err(refused);
     }
@@ -104,6 +104,33 @@ fn structure(job: &Job) -> Option<Finding> {
     let message = format!("{name} reads no structure ids");
     let finding = Finding::error("launch/structure", Blame::Engine, "policy.data.structure", message);
     Some(finding.hint("--engine megatron, or no `structure` in the policy's [data]"))
+}
+
+/// Checkpoints that are kept, where an engine cannot be told that number.
+fn kept(job: &Job) -> Option<Finding> {
+    let kept = job.policy.storage.keep_last?;
+    let (engine, is_bridge) = (engine_of(job), job.frontend == Frontend::Bridge);
+    let (message, quote, hint) = match engine {
+        Engine::Megatron if !is_bridge && kept != 1 => (
+            format!("Megatron keeps the newest checkpoint or all of them, not the newest {kept}"),
+            Some("other checkpoints except the last checkpoint are automatically deleted"),
+            "keep_last = 1, or leave it out",
+        ),
+        Engine::Torchtitan if kept == 1 => (
+            "torchtitan keeps two checkpoints at least".to_string(),
+            Some(
+                "We need to maintain at least 2 checkpoint replicas, as the last one may be in the process of being saved.",
+            ),
+            "keep_last = 2, or leave it out",
+        ),
+        Engine::Nanotron => ("nanotron keeps every checkpoint".to_string(), None, "leave it out"),
+        _ => return None,
+    };
+    let finding = Finding::error("launch/keep-last", Blame::Engine, "policy.storage.keep_last", message).hint(hint);
+    Some(match quote {
+        Some(quote) => finding.quote(quote),
+        None => finding,
+    })
 }
 
 fn written(job: &Job) -> Result<Emission, Vec<Finding>> {

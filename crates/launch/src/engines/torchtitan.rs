@@ -225,6 +225,9 @@ fn run(job: &Job, list: &mut List) {
     set("checkpoint.enable", json!(true), "policy.storage.checkpoints", "a restart goes on from there");
     set("checkpoint.folder", json!(job.checkpoints()), "policy.storage.checkpoints", "never on the root volume");
     set("checkpoint.interval", json!(run.save_every), "policy.run.save_every", "steps between checkpoints");
+    // components/checkpointer/base.py: its own default removes all but ten, and 0 removes none.
+    let kept = job.policy.storage.keep_last.unwrap_or(0);
+    set("checkpoint.keep_latest_k", json!(kept), "policy.storage.keep_last", "checkpoints kept; 0 is all");
     set("metrics.log_freq", json!(run.log_every), "policy.run.log_every", "steps between log lines");
     set("metrics.enable_tensorboard", json!(true), "policy.storage.logs", "below the dump folder");
     set("dump_folder", json!(job.logs()), "policy.storage.logs", "never on the root volume");

@@ -22,7 +22,7 @@ mod storage;
 mod volume;
 
 pub use machine::Machine;
-pub use plan::{Launcher, Memory, MemoryOverride, Plan, checkpoint_bytes};
+pub use plan::{Launcher, Memory, MemoryOverride, Plan, checkpoint_bytes, checkpoints};
 pub use volume::volume_of;
 
 use crate::policy::Policy;

@@ -147,7 +147,7 @@ pub fn checkpoint_bytes(recipe: &Recipe) -> u64 {
 
 /// Checkpoints that exist at a time: all that the run writes, or those kept and the one being
 /// written, since the oldest goes only when the newest is whole.
-fn checkpoints(policy: &Policy) -> u64 {
+pub fn checkpoints(policy: &Policy) -> u64 {
     let written = (policy.run.steps / policy.run.save_every.max(1)).max(1);
     policy.storage.keep_last.map_or(written, |kept| written.min(kept.saturating_add(1)))
 }

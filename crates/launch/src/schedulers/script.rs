@@ -5,10 +5,11 @@ use crate::emission::{Checkout, Emission, File, Starter};
 use crate::identity::{self, Identity};
 use crate::job::Job;
 use crate::policy::{JobPolicy, Policy};
-use crate::preflight::checkpoint_bytes;
+use crate::preflight::{checkpoint_bytes, checkpoints};
 use crate::tuning::FirstStep;
 use diag::quote;
 use hardware::Kind;
+use units::Bytes;
 
 /// `launch.sh`: environment, folders, packages, whose checkpoints they hold, then the engine, and a summary of how it ended.
 pub fn node(scheduler: Scheduler, job: &Job, emission: &Emission) -> String {
@@ -66,30 +67,29 @@ fn python(starter: Starter) -> String {
 
 /// What the engine imports, checked all at once; what is printed is kept in the log.
 const PACKAGES: &str = r#"# Every package that is missing or too old, before anything starts. SHARDWRIGHT_PACKAGES=ignore goes on all the same.
-if ! found=$("$python" "$here/packages.py" 2>&1); then
-  printf '%s\n' "$found" | tee -a -- "$log" >&2
-  exit 1
-fi
+if ! found=$("$python" "$here/packages.py" 2>&1); then refuse packages "$found"; fi
 printf '%s\n' "$found" >&2
 "#;
 
-/// Whether a checkpoint fits. Only where no policy says where things are kept: `preflight` judges those that one names.
+/// Whether the checkpoints fit that exist at a time, those of earlier starts among them. Only where no policy says where
+/// things are kept: `preflight` judges those that one names.
 fn room(job: &Job) -> String {
-    if *job.policy != Policy::default() {
+    if job.policy.storage != Policy::default().storage {
         return String::new();
     }
-    let bytes = checkpoint_bytes(job.recipe);
+    let (one, count) = (checkpoint_bytes(job.recipe), checkpoints(job.policy));
+    let all = one.saturating_mul(count).div_ceil(1024);
+    let (each, noun) = (Bytes(one), if count == 1 { "checkpoint" } else { "checkpoints" });
     format!(
-        r#"# One checkpoint of this job, weights and optimizer, in KiB.
-needed={}
+        r#"# Every checkpoint that this run keeps, weights and optimizer, in KiB: {count} of {each}.
+needed={all}
 free=$(df -Pk -- "$SHARDWRIGHT_CHECKPOINTS" | awk 'NR == 2 {{ print $4 }}')
-printf '%s has %s GiB free; a checkpoint takes %s GiB\n' "$SHARDWRIGHT_CHECKPOINTS" "$((free >> 20))" "$((needed >> 20))" >&2
-if [ "$free" -lt "$needed" ]; then
-  printf 'a checkpoint does not fit in %s: free space, or name storage.checkpoints in a policy\n' "$SHARDWRIGHT_CHECKPOINTS" >&2
-  exit 1
+held=$(du -sk -- "$SHARDWRIGHT_CHECKPOINTS" | awk '{{ print $1 }}')
+printf '%s has %s GiB free; {count} {noun} of {each} take %s GiB\n' "$SHARDWRIGHT_CHECKPOINTS" "$((free >> 20))" "$((needed >> 20))" >&2
+if [ "$((free + held))" -lt "$needed" ]; then
+  refuse disk "{count} {noun} of {each} do not fit in $SHARDWRIGHT_CHECKPOINTS: free space, or name storage.checkpoints or keep_last in a policy"
 fi
-"#,
-        bytes.div_ceil(1024)
+"#
     )
 }
 
@@ -132,10 +132,9 @@ if [ "$adopts" = 1 ] || [ -z "$(ls -A -- "$SHARDWRIGHT_CHECKPOINTS")" ]; then
 fi
 held=$(cat -- "$mine" 2>/dev/null || printf 'nobody says whose')
 if [ "$held" != "$identity" ]; then
-  printf 'the checkpoints in %s are of another model, mode or layout, and are not loaded\n' "$SHARDWRIGHT_CHECKPOINTS" >&2
-  printf '  they are of: %s\n  this is:     %s\n' "$held" "$identity" >&2
-  printf 'name another storage.checkpoints in the policy; SHARDWRIGHT_ADOPT_CHECKPOINTS=1 loads them all the same\n' >&2
-  exit 1
+  refuse checkpoints "the checkpoints in $SHARDWRIGHT_CHECKPOINTS are of another model, mode or layout, and are not loaded" \
+    "  they are of: $held" "  this is:     $identity" \
+    'name another storage.checkpoints in the policy; SHARDWRIGHT_ADOPT_CHECKPOINTS=1 loads them all the same'
 fi
 "#,
         file = identity::FILE
@@ -165,8 +164,7 @@ for place in "${{places[@]}}"; do
   if [ -n "$place" ] && [ -f "$place/{script}" ]; then engine_root=$place; break; fi
 done
 if [ -z "$engine_root" ]; then
-  printf '%s of {what} was not found; {variable}=/path/of/its/folder says where it is\n' {script} >&2
-  exit 1
+  refuse engine '{script} of {what} was not found; {variable}=/path/of/its/folder says where it is'
 fi
 export {variable}="$engine_root"
 "#,

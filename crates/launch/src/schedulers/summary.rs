@@ -43,6 +43,12 @@ write_summary() {{
   printf '"cause": %s, "checkpoints": %s}}\n' "$cause" {checkpoints} >> "$summary.new"
   mv -- "$summary.new" "$summary"
 }}
+# A kind and lines: what stops this before the engine starts is in the log and in the summary too.
+refuse() {{
+  printf '%s\n' "${{@:2}}" | tee -a -- "$log" >&2
+  cause=$("$python" "$here/cause.py" --refused "$@" 2>/dev/null || printf null)
+  exit 1
+}}
 finish() {{
   status=$?
   ended="\"$(date -u +%Y-%m-%dT%H:%M:%SZ)\""

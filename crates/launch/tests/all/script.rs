@@ -403,6 +403,28 @@ fn what_repeats_before_the_first_step_is_not_started_again() {
     assert!(log.contains("not started again, the same twice before the first step: rank 0: TypeError"), "{log}");
 }
 
+/// Steps as Megatron, torchtitan and our programs print them: what repeats behind one may be a device's.
+#[test]
+fn steps_of_every_engine_are_seen() {
+    let at = folder("script-steps", "");
+    std::fs::write(at.join("cause.py"), include_str!("../../assets/node/cause.py")).unwrap();
+    let program = "import sys, cause\nfinder = cause.Finder()\nfinder.line(sys.argv[1])\nprint(finder.has_stepped)";
+    let saw = |line: &str| {
+        let mut python = Command::new("python3");
+        python.args(["-c", program, line]).env("PYTHONPATH", &at).env("PYTHONDONTWRITEBYTECODE", "1");
+        String::from_utf8(python.output().unwrap().stdout).unwrap().trim() == "True"
+    };
+    for line in [
+        "[default7]: [2026-08-20 10:01:41.123456] iteration        1/     100 | consumed samples:          512 |",
+        " iteration        1/     100 | consumed samples:          512 |",
+        "[default0]:[titan] 2026-08-20 10:01:41,000 - root - INFO - step:  1  loss:  8.1309  grad_norm:  1.5",
+        "[default0]:step 1 loss 9.0 seconds 1.0",
+    ] {
+        assert!(saw(line), "{line}");
+    }
+    assert!(!saw("[default0]:[rank0]: RuntimeError: behind iteration 1/ 100"));
+}
+
 /// The text of a script for a scheduler.
 fn script_for(scheduler: Scheduler, case: &common::Case) -> String {
     let all = files(scheduler, &case.job(), &case.emit().unwrap()).unwrap();
@@ -430,8 +452,66 @@ fn only_a_policy_keeps_runs_off_the_root_volume() {
     case.policy = launch::Policy::default();
     let script = script_for(Scheduler::Torchrun, &case);
     assert!(!script.contains("the policy keeps runs off it"));
-    let kib = launch::preflight::checkpoint_bytes(case.job().recipe).div_ceil(1024);
-    assert!(script.contains(&format!("needed={kib}\n")) && script.contains("a checkpoint does not fit in"));
+    assert!(script.contains("checkpoints of ") && script.contains(" do not fit in "), "{script}");
+}
+
+/// What `preflight` counts: every checkpoint that the run writes, or those that are kept and the one being written.
+#[test]
+fn the_script_asks_for_room_for_every_checkpoint_that_is_kept() {
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Fsdp2), ..LayoutRequest::default() };
+    let mut case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+    let one = launch::preflight::checkpoint_bytes(case.job().recipe);
+    let needed = |case: &common::Case| {
+        let script = script_for(Scheduler::Torchrun, case);
+        let line = script.lines().find_map(|line| line.strip_prefix("needed=")).map(str::to_string);
+        line.map(|kib| kib.parse::<u64>().unwrap())
+    };
+    for (steps, save_every, count) in [(100, 50, 2), (100, 100, 1), (90, 10, 9)] {
+        (case.policy.run.steps, case.policy.run.save_every) = (steps, save_every);
+        assert_eq!(needed(&case), Some((count * one).div_ceil(1024)), "{steps} {save_every}");
+    }
+    case.policy.storage.keep_last = Some(2);
+    assert_eq!(needed(&case), None, "a policy that says where is preflight's");
+}
+
+/// A run that never started says why in its log and in its summary.
+#[test]
+fn what_is_refused_leaves_its_cause() {
+    let base = folder("script-refused", "echo started");
+    let mut case = case(&base, Mode::NemoNative);
+    let log = format!("{}/node0.log", case.job().logs());
+    let cause = |case: &common::Case, kind: &str, words: &str| {
+        let left = summary(case);
+        assert_eq!((&left["state"], &left["cause"]["type"]), (&"refused".into(), &kind.into()), "{left}");
+        assert!(left["cause"]["message"].as_str().is_some_and(|message| message.contains(words)), "{left}");
+        assert!(std::fs::read_to_string(&log).unwrap().contains(words), "{words}");
+    };
+    let nowhere = [("SHARDWRIGHT_ENGINE", "/no/such"), ("PYTHONPATH", "")];
+    let checkout = case.emit().unwrap().checkout.unwrap();
+    if !checkout.places.iter().any(|place| Path::new(place).join(checkout.script).exists()) {
+        assert_eq!(ended(started(&base, &case, &nowhere)).0, Some(1));
+        cause(&case, "engine", "pretrain_hybrid.py of Megatron-LM (tag core_v0.19.0) was not found");
+    }
+    case.policy.job.engine_root = Some("/opt/engine".to_string());
+    let log = format!("{}/node0.log", case.job().logs());
+    assert_eq!(ended(started(&base, &case, &[("SHARDWRIGHT_PACKAGES", "")])).0, Some(1));
+    let left = summary(&case);
+    assert_eq!(left["cause"]["type"], "packages", "{left}");
+    assert!(left["cause"]["message"].as_str().unwrap().contains("not installed"), "{left}");
+    // No volume is that large.
+    case.policy = launch::Policy::default();
+    case.policy.run.steps = u64::MAX / 2;
+    case.policy.run.save_every = 1;
+    let here = base.join("disk");
+    std::fs::create_dir_all(&here).unwrap();
+    std::fs::create_dir_all(here.join("bin")).unwrap();
+    let (status, said) = ended(start(&here, &case));
+    assert!(status == Some(1) && said.contains(" do not fit in "), "{said}");
+    let at = here.join("launch").join(case.job().logs());
+    let text = std::fs::read_to_string(at.join("summary-node0.json")).unwrap();
+    let left: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&left["state"], &left["cause"]["type"]), (&"refused".into(), &"disk".into()), "{left}");
+    assert!(!log.is_empty());
 }
 
 /// Nothing that this launch imports is here, and torchrun is not started for it.

@@ -2,7 +2,7 @@
 
 use crate::common;
 use case::Seams;
-use layout::Engine;
+use layout::{Engine, LayoutRequest};
 use serde_json::Value;
 
 const KEYS: &str = include_str!("../../../../data/engines/torchtitan_keys_0.3.0.json");
@@ -21,4 +21,19 @@ fn every_setting_is_a_field_of_its_section() {
         }
     }
     assert!(checked > 500, "{checked}");
+}
+
+/// Its own default removes all but ten checkpoints, and it keeps two at least.
+#[test]
+fn checkpoints_are_kept_as_the_policy_says() {
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Torchtitan), ..LayoutRequest::default() };
+    let mut case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+    for (kept, said) in [(None, "0"), (Some(3), "3")] {
+        case.policy.storage.keep_last = kept;
+        let emission = case.emit().unwrap();
+        let found = emission.arguments.iter().find(|argument| argument.flag == "checkpoint.keep_latest_k").unwrap();
+        assert_eq!(found.values, [said]);
+    }
+    case.policy.storage.keep_last = Some(1);
+    common::assert_refused(case.emit(), "launch/keep-last");
 }

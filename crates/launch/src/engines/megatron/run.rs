@@ -4,7 +4,7 @@ use super::super::list::{List, number};
 use super::is_fsdp;
 use crate::emission::Kind;
 use crate::identity::Identity;
-use crate::job::Job;
+use crate::job::{Frontend, Job};
 use crate::policy::Decay;
 
 const POLICY: Kind = Kind::Policy;
@@ -90,6 +90,12 @@ fn storage(job: &Job, list: &mut List) {
     list.set(POLICY, "--save", &checkpoints, "policy.storage.checkpoints", why);
     list.set(POLICY, "--load", &checkpoints, "policy.storage.checkpoints", "a restart goes on from there");
     list.set(POLICY, "--save-interval", run.save_every, "policy.run.save_every", "steps between checkpoints");
+    if let (Some(_), Frontend::MegatronLm) = (job.policy.storage.keep_last, job.frontend) {
+        // checkpointing.py removes the one before the newest, unless this divides its step.
+        let never = (run.steps / run.save_every.max(1)).saturating_add(1).saturating_mul(run.save_every);
+        let why = "beyond the last step: the newest alone is kept";
+        list.set(POLICY, "--save-retain-interval", never, "policy.storage.keep_last", why);
+    }
     let format = if is_fsdp(job) { "fsdp_dtensor" } else { "torch_dist" };
     list.set(POLICY, "--ckpt-format", format, "layout.zero", Identity::of(job).tied.why);
     list.set(POLICY, "--log-interval", run.log_every, "policy.run.log_every", "steps between log lines");
