@@ -14,6 +14,7 @@ torch.cuda.get_device_capability = lambda *a, **k: (ARCH, 0)
 import megatron.core.utils as u
 from packaging.version import Version
 from megatron.training.arguments import parse_args, validate_args, core_transformer_config_from_args
+from megatron.training.training import get_megatron_ddp_config, get_megatron_optimizer_config
 u._te_version = Version(TEVER)   # after import, so optional TE imports stay off
 import megatron.core.models.common.embeddings.rope_utils as ru
 if ru.fused_apply_rotary_pos_emb is None: ru.fused_apply_rotary_pos_emb = lambda *a, **k: None
@@ -28,6 +29,13 @@ try:
             from megatron.core.models.hybrid.hybrid_layer_allocation import parse_hybrid_pattern
             parse_hybrid_pattern(args.hybrid_layer_pattern)
         cfg = core_transformer_config_from_args(args)
+        # What training.py makes of the arguments next: both assert in __post_init__. The import wants no kernels.
+        adam = types.ModuleType("transformer_engine.pytorch.optimizers")
+        adam.FusedAdam = type("FusedAdam", (), {"__init__": lambda self, master_weight_dtype=None, exp_avg_dtype=None,
+                                                exp_avg_sq_dtype=None, use_decoupled_grad=None: None})
+        sys.modules[adam.__name__] = adam
+        get_megatron_optimizer_config(args)
+        get_megatron_ddp_config(args)
         # parallel_state rule (initialize_model_parallel) re-stated without needing a process group
         etp, ep, pp = args.expert_tensor_parallel_size, args.expert_model_parallel_size, args.pipeline_model_parallel_size
         assert args.world_size % (etp*ep*pp) == 0, f"world {args.world_size} % (etp*ep*pp={etp*ep*pp}) != 0"

@@ -3,6 +3,7 @@
 
 pub(crate) mod exchanges;
 mod expert_fusion;
+pub(crate) mod precision_aware;
 mod sparse;
 
 pub(crate) use sparse::{kernels_decline as sparse_kernels_decline, seam as sparse_seam};
@@ -27,6 +28,7 @@ pub fn unmet(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&Cl
             let mut found = expert_overlap(recipe, layout, options);
             found.extend(overlap(layout, options));
             found.extend(loss(options));
+            found.extend(precision_aware::unmet(recipe, layout, options));
             found.extend(documents(layout, options));
             found.extend(exchanges::unmet(recipe, layout, options, on));
             found.extend(expert_fusion::unmet(recipe, layout, options, on));

@@ -23,6 +23,7 @@ pub mod words;
 pub use asked::Asked;
 pub use build::{Purpose, Seams, Terms, as_seam, modes_of, offer_seams, options as options_of, wrong_world};
 pub use choices::{Axis, Choices, Tried, useful_modules};
+pub use conditions::precision_aware::is_used as is_precision_aware;
 pub use conditions::{is_about_widths, unmet};
 pub use difference::{Difference, Part};
 pub use documents::Documents;

@@ -370,7 +370,7 @@ fn around(space: &Space, best: &Point) -> Vec<(&'static str, Point)> {
         let policy = other.recompute.iter().position(|policy| *policy == mode.recompute[best.recompute]);
         points.extend(policy.map(|recompute| ("engine-args", Point { mode: index, recompute, ..*best })));
     }
-    points.retain(|(_, point)| point != best);
+    points.retain(|(_, point)| point != best && space.offload_under(point.zero).contains(&point.offload));
     points
 }
 

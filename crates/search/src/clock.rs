@@ -79,7 +79,7 @@ impl Clock {
                         _ => self.makespan(prices, placed, layout, shape)?,
                     };
                     known = Some((inside, makespan));
-                    for &offload in &pricer.space.offload {
+                    for &offload in pricer.space.offload_under(*zero) {
                         prices.set_offload(pricer.space.question.offload.share(offload));
                         let seconds = self.step(prices, placed, shape, makespan);
                         self.seconds.push(seconds / layout.global_batch as f64);

@@ -6,6 +6,7 @@ use crate::point::Key;
 use crate::rules::Mask;
 use crate::space::{ModeSpace, Space};
 use diag::RuleId;
+use layout::ZeroStage;
 use std::collections::{BTreeMap, HashMap};
 
 /// The layouts of a space.
@@ -68,7 +69,7 @@ fn histogram(space: &Space, mode: &ModeSpace, [pp, ep]: [u64; 2], microbatches: 
             for policy in 0..mode.recompute.len() {
                 let mask = here | mode.rules.state(pp, ep, zero) | mode.rules.recompute(policy);
                 // An order that has too few layers is still one layout, refused.
-                *found.entry(mask).or_default() += shapes.max(1) as u64 * space.offload.len() as u64;
+                *found.entry(mask).or_default() += shapes.max(1) as u64 * space.offload_under(zero).len() as u64;
             }
         }
     }
@@ -85,9 +86,10 @@ pub fn legal_of(space: &Space, mode: &ModeSpace, key: &Key) -> u64 {
         }
         let microbatches = space.microbatches(key, dp);
         let orders = shapes.iter().filter(|shape| mode.rules.order(pp, shape.order, microbatches) == 0).count();
-        let states = space.zero.iter().filter(|zero| mode.rules.state(pp, key.ep, **zero) == 0).count();
+        let states: Vec<ZeroStage> =
+            space.zero.iter().copied().filter(|zero| mode.rules.state(pp, key.ep, *zero) == 0).collect();
         let policies = (0..mode.recompute.len()).filter(|policy| mode.rules.recompute(*policy) == 0).count();
-        sum += (orders * states * policies * space.offload.len()) as u64;
+        sum += (orders * policies * space.states(&states)) as u64;
     }
     sum
 }

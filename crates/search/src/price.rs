@@ -324,7 +324,7 @@ impl<'a> Pricer<'a> {
                 let cut = self.point(key, 0, mesh.pp, (index, shape.order));
                 for &zero in &mesh.states {
                     run.layout.zero = zero;
-                    for &offload in &self.space.offload {
+                    for &offload in self.space.offload_under(zero) {
                         run.sum(shape, &terms, self.space.question.offload.share(offload), &mut sums).ok()?;
                         let missing = run.least_missing(shape, &sums, budget);
                         if missing <= 0 {
@@ -388,7 +388,7 @@ impl<'a> Pricer<'a> {
             for (shape, Shape { order, .. }) in self.shapes(mesh) {
                 let cut = self.point(key, recompute, mesh.pp, (shape, *order));
                 for &zero in &mesh.states {
-                    points.extend(self.space.offload.iter().map(|&offload| Point { zero, offload, ..cut }));
+                    points.extend(self.space.offload_under(zero).iter().map(|&offload| Point { zero, offload, ..cut }));
                 }
             }
         }
@@ -497,7 +497,7 @@ impl<'a> Pricer<'a> {
 
     /// Layouts of one recompute policy.
     fn count(&self, meshes: &[Mesh]) -> u64 {
-        let of = |mesh: &Mesh| mesh.shapes.len() * mesh.states.len() * self.space.offload.len();
+        let of = |mesh: &Mesh| mesh.shapes.len() * self.space.states(&mesh.states);
         meshes.iter().map(|mesh| of(mesh) as u64).sum()
     }
 }
@@ -537,12 +537,13 @@ impl Run<'_, '_> {
                 let cut = pricer.point(self.key, self.recompute, mesh.pp, (index, shape.order));
                 for &zero in &mesh.states {
                     self.layout.zero = zero;
+                    let offloads = pricer.space.offload_under(zero);
                     if let Some(why) = pricer.unmet(self.layout) {
-                        *tally.unpriced.entry(why).or_default() += pricer.space.offload.len() as u64;
-                        next += pricer.space.offload.len();
+                        *tally.unpriced.entry(why).or_default() += offloads.len() as u64;
+                        next += offloads.len();
                         continue;
                     }
-                    for &offload in &pricer.space.offload {
+                    for &offload in offloads {
                         let class = (shape.order.schedule, zero, offload);
                         let point = Point { zero, offload, ..cut };
                         if let Some((_, why, missing)) = hopeless.iter().find(|(known, ..)| *known == class) {

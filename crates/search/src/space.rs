@@ -149,6 +149,8 @@ pub struct Space<'a> {
     pub zero: Vec<ZeroStage>,
     /// Where AdamW's state may live.
     pub offload: Vec<Offload>,
+    /// ZeRO stages under which the engine takes state on the host.
+    host_under: Vec<ZeroStage>,
     /// One a mode.
     pub modes: Vec<ModeSpace>,
     /// Values that are not searched, so that the search stays within its limit.
@@ -178,6 +180,7 @@ impl<'a> Space<'a> {
             is_batch_typed,
             zero,
             offload: Vec::new(),
+            host_under: Vec::new(),
             modes: Vec::new(),
             trimmed: Vec::new(),
         };
@@ -196,7 +199,11 @@ impl<'a> Space<'a> {
             let own = space.mode_space(mode)?;
             space.modes.push(own);
         }
-        let is_free = question.offload == OffloadChoice::Free && space.has_host();
+        if question.offload == OffloadChoice::Free && space.has_host() {
+            let takes_host = |zero: &ZeroStage| space.takes_host(*zero);
+            space.host_under = space.zero.iter().copied().filter(takes_host).collect();
+        }
+        let is_free = !space.host_under.is_empty();
         space.offload = if is_free { vec![Offload::Device, Offload::Host] } else { vec![Offload::Device] };
         Ok(space)
     }
@@ -208,6 +215,29 @@ impl<'a> Space<'a> {
         question.cluster.device.link(Way::Host).is_ok()
             && offloads(question.pinned.engine)
             && self.modes.iter().all(|own| Ledger::of(&own.recipe, &own.template, &on_host).is_ok())
+    }
+
+    /// Whether the engine asserts nothing against state on the host under a ZeRO stage.
+    fn takes_host(&self, zero: ZeroStage) -> bool {
+        let question = &self.question;
+        self.modes.iter().all(|own| {
+            let layout = Layout { zero, ..own.template.clone() };
+            let unmet = |offload: f64| {
+                case::unmet(&own.recipe, &layout, &Options { offload, ..question.options }, Some(question.cluster))
+            };
+            let without = unmet(0.0);
+            unmet(1.0).iter().all(|finding| without.contains(finding))
+        })
+    }
+
+    /// Where AdamW's state may live under a ZeRO stage.
+    pub fn offload_under(&self, zero: ZeroStage) -> &[Offload] {
+        if self.host_under.contains(&zero) { &self.offload } else { &self.offload[..self.offload.len().min(1)] }
+    }
+
+    /// How many states a layout may have: ZeRO stages, each with the places where AdamW's state may live.
+    pub fn states(&self, zero: &[ZeroStage]) -> usize {
+        zero.iter().map(|zero| self.offload_under(*zero).len()).sum()
     }
 
     fn mode_space(&self, mode: Option<Mode>) -> Result<ModeSpace, Vec<Finding>> {

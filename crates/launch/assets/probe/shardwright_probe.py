@@ -36,7 +36,7 @@ NO_GPU = 3
 GIB = 2**30
 # Of a launch, and not of a probe: where it keeps things, and how long it runs.
 NOT_PROBED = {
-    "--save", "--load", "--save-interval", "--tensorboard-dir", "--train-iters", "--lr-decay-iters",
+    "--save", "--load", "--save-interval", "--save-retain-interval", "--tensorboard-dir", "--train-iters", "--lr-decay-iters",
     "--lr-warmup-iters", "--eval-iters", "--log-interval", "--ckpt-format", "--async-save",
 }  # fmt: skip
 
@@ -283,9 +283,11 @@ def megatron_words(rank: Rank) -> tuple[str, list[str]]:
         if flag in NOT_PROBED and values != ["fsdp_dtensor"]:
             continue
         words += [flag, *values]
+    if "--eval-interval" not in words:  # an emission of an older release
+        words += ["--eval-interval", "100000"]
     count = str(rank.steps + 8)
     words += ["--fake-process-group", "--train-iters", count, "--lr-decay-iters", count, "--lr-warmup-iters", "1"]
-    return program, [*words, "--eval-iters", "0", "--eval-interval", "100000", "--log-interval", "1", "--num-workers", "0"]
+    return program, [*words, "--eval-iters", "0", "--log-interval", "1", "--num-workers", "0"]
 
 
 class Done:

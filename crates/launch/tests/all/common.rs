@@ -65,6 +65,14 @@ impl Case {
         Ok(Case { name: source.name.raw().to_string(), case, policy, frontend })
     }
 
+    /// The same with AdamW's state on the host, where the engine takes that.
+    pub fn offloaded(mut self) -> Result<Case, Vec<diag::Finding>> {
+        self.case = self.case.with_options(|options| options.offload = 1.0);
+        let case = &self.case;
+        let unmet = case::unmet(&case.recipe, &case.layout, &case.options, case.cluster.as_ref());
+        if unmet.is_empty() { Ok(self) } else { Err(unmet) }
+    }
+
     pub fn job(&self) -> Job<'_> {
         Job::new(&self.case, &self.policy, self.frontend)
     }
@@ -166,6 +174,12 @@ pub fn cases(engine: Engine, allowed: Seams) -> Vec<(String, Result<Case, Vec<di
                 let name = format!("{name}.{mode_name}.{index}");
                 let case = Case::new(&recipe, &request, allowed).map(|case| Case { name: name.clone(), ..case });
                 all.push((name, case));
+            }
+            if engine == Engine::Megatron {
+                let name = format!("{name}.{}.offload", mode.map_or("plain", Mode::name));
+                let request = LayoutRequest { mode, engine: Some(engine), ..degrees([1, 1, 1, 1, 1, 1]) };
+                let case = Case::new(&recipe, &request, allowed).and_then(Case::offloaded);
+                all.push((name.clone(), case.map(|case| Case { name, ..case })));
             }
         }
     }

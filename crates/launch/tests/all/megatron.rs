@@ -52,6 +52,67 @@ fn every_flag_of_every_layout_is_the_engines() {
     assert!(emitted > 300, "{emitted}");
 }
 
+/// `training.py` divides the steps by the interval where nothing is evaluated too, and its default is None.
+#[test]
+fn whoever_says_how_much_is_evaluated_says_how_often() {
+    let mut checked = 0;
+    for (name, case) in common::cases(Engine::Megatron, Seams::Refuse) {
+        let Ok(emission) = case.and_then(|case| case.emit()) else { continue };
+        let values = |flag: &str| emission.arguments.iter().find(|argument| argument.flag == flag).map(|a| &a.values);
+        assert!(values("--eval-iters").is_some(), "{name}");
+        let often = values("--eval-interval").and_then(|values| values.first()?.parse::<u64>().ok());
+        assert!(often.is_some_and(|steps| steps > 0), "{name}: {often:?}");
+        checked += 1;
+    }
+    assert!(checked > 300, "{checked}");
+}
+
+/// `optimizer_config.py`: "--use-precision-aware-optimizer only supported with distributed optimizer", and "with adam".
+#[test]
+fn the_precision_aware_optimizer_comes_with_what_it_asserts() {
+    let (mut offloaded, mut aware) = (0, 0);
+    for (name, case) in common::cases(Engine::Megatron, Seams::Refuse) {
+        let Ok(emission) = case.and_then(|case| case.emit()) else { continue };
+        let find = |flag: &str| emission.arguments.iter().find(|argument| argument.flag == flag);
+        offloaded += u64::from(find("--optimizer-cpu-offload").is_some());
+        if find("--use-precision-aware-optimizer").is_none() {
+            assert!(find("--optimizer-cpu-offload").is_none(), "{name}");
+            continue;
+        }
+        aware += 1;
+        assert!(find("--use-distributed-optimizer").is_some(), "{name}");
+        assert_eq!(
+            find("--optimizer").map(|argument| argument.values.as_slice()),
+            Some(&["adam".to_string()][..]),
+            "{name}"
+        );
+    }
+    assert!(offloaded > 5 && aware >= offloaded, "{offloaded} {aware}");
+}
+
+/// checkpointing.py removes the one before the newest unless the interval divides its step.
+#[test]
+fn the_newest_checkpoint_alone_is_kept_in_megatrons_words() {
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
+    let mut case = common::Case::new(&common::recipe("llama3-8b"), &request, Seams::Refuse).unwrap();
+    let interval = |case: &common::Case| {
+        let emission = case.emit().unwrap();
+        let found = emission.arguments.iter().find(|argument| argument.flag == "--save-retain-interval");
+        found.map(|argument| argument.values[0].parse::<u64>().unwrap())
+    };
+    assert_eq!(interval(&case), None);
+    (case.policy.storage.keep_last, case.policy.run.steps, case.policy.run.save_every) = (Some(1), 100, 30);
+    let found = interval(&case).unwrap();
+    assert!(found > 100 && found.is_multiple_of(30), "{found}");
+    case.policy.storage.keep_last = Some(2);
+    let findings = common::assert_refused(case.emit(), "launch/keep-last");
+    assert!(findings[0].message.contains("not the newest 2"), "{findings:?}");
+    case.frontend = launch::Frontend::Bridge;
+    let emission = case.emit().unwrap();
+    let kept = emission.arguments.iter().find(|argument| argument.flag == "checkpoint.most_recent_k");
+    assert_eq!(kept.map(|argument| argument.values.clone()), Some(vec!["2".to_string()]));
+}
+
 /// Switches that form sums are asked for by a variable and by the engine's own flag, where replicas leave a node; rails that
 /// nothing joins by variables alone.
 #[test]
@@ -169,7 +230,7 @@ fn nam56r_author_dp_names_its_patch_points() {
     let spec = emission.arguments.iter().find(|argument| argument.flag == "--spec").unwrap();
     assert_eq!(spec.values, ["shardwright_megatron.spec", "hybrid_stack_spec"]);
     let written = |path: &str| emission.files.iter().find(|file| file.path == format!("shardwright_megatron/{path}"));
-    for seam in emission.seams.iter().filter(|seam| seam.name != "mamba3-mixer") {
+    for seam in &emission.seams {
         let module = seam.filled_by.and_then(|path| path.strip_prefix("shardwright_megatron/")).unwrap();
         assert!(written(module).is_some(), "{}: {module}", seam.name);
     }

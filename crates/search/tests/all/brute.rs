@@ -43,7 +43,7 @@ fn replay_all(space: &Space, mode: usize) -> Vec<Replayed> {
             for (shape, other) in shapes.iter().enumerate() {
                 for &zero in &space.zero {
                     for recompute in 0..own.recompute.len() {
-                        points.extend(space.offload.iter().map(|&offload| Point {
+                        points.extend(space.offload_under(zero).iter().map(|&offload| Point {
                             mode,
                             key: *key,
                             pp,

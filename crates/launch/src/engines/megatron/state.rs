@@ -191,8 +191,7 @@ fn optimizer(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
 fn moments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
     let state = &job.case.options.state;
     let moments = [state.exp_avg, state.exp_avg_sq];
-    let usual = moments == [Dtype::Fp32; 2] && state.main == Dtype::Fp32;
-    if usual && job.case.options.offload == 0.0 {
+    if !case::is_precision_aware(&job.case.options) {
         return;
     }
     let why = "moments and main weights in formats of their own, or on the host";
