@@ -1,6 +1,6 @@
 //! What became of a run, beside what was promised of it: the figures a reader asks for first.
 
-use crate::record::{Prediction, Receipt};
+use crate::record::{Kind, Prediction, Receipt};
 use evidence::{Cause, EventKind, Evidence, Memory, MemoryKind, Step};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -71,8 +71,12 @@ impl Outcome {
         let times = |is: fn(&Step) -> bool| run.steps.iter().filter(|step| is(step)).count() as u64;
         let state = state(run);
         let is_over = state.as_deref().is_some_and(|state| state.starts_with("finished"));
+        let (state, cause) = match stepless(receipt).filter(|_| is_over && steps.is_empty()) {
+            Some(cause) => (Some("failed, without a step".to_string()), Some(cause)),
+            None => (state, if is_over { None } else { evidence::cause(run) }),
+        };
         Outcome {
-            cause: if is_over { None } else { evidence::cause(run) },
+            cause,
             state,
             attempts: attempts.map_or(0, |last| last.saturating_add(1)),
             steps: steps.len() as u64,
@@ -118,6 +122,25 @@ pub fn promised(said: &Prediction, kind: MemoryKind, rank: Option<u64>) -> Optio
         MemoryKind::HostUsed => class.host,
     });
     bytes.max()
+}
+
+/// Engines whose program prints steps that are read.
+const PRINT_STEPS: [&str; 4] = ["fsdp2", "megatron", "torchtitan", "xla-spmd"];
+
+/// What is said of a launch whose program ended well and took no step.
+fn stepless(receipt: &Receipt) -> Option<Cause> {
+    let engine = receipt.identity.engine.as_deref().filter(|engine| PRINT_STEPS.contains(engine));
+    let is_launched = receipt.kind == Kind::Run && receipt.identity.launch_id.is_some() && engine.is_some();
+    let end = receipt.evidence.events.iter().rfind(|event| event.kind == EventKind::End)?;
+    let hint =
+        "read the end of the log; where a checkpoint is already at the last step, the policy's run.steps goes further";
+    is_launched.then(|| Cause {
+        words: "the program ended by itself, and its log has no step".to_string(),
+        rank: None,
+        hint: Some(hint.to_string()),
+        source: end.source,
+        line: end.line,
+    })
 }
 
 /// How the last attempt ended: the node it went wrong on speaks for all.

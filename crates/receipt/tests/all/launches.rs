@@ -1,12 +1,13 @@
 //! A launch directory as a receipt reads it.
 
-use crate::common::folder;
+use crate::common::{folder, receipt};
 use case::{Asked, Case, Purpose, Seams, Terms};
+use evidence::{Event, EventKind};
 use launch::job::{Frontend, Job};
 use launch::record::{MemoryVerdict, Predicted, files};
 use launch::schedulers::{self, Scheduler};
 use memory::fit::{Fit, HEADROOM};
-use receipt::{About, Launched, Prediction};
+use receipt::{About, Launched, Outcome, Prediction};
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,6 +71,34 @@ fn a_launch_says_who_it_is_and_what_it_promised() {
     assert_eq!(read.about.versions["engine"], bare.versions["engine"]);
     assert!(read.logs.starts_with("./runs/logs"));
     assert!(Case::from_json(&read.about.case.unwrap(), Terms::RUN).is_ok());
+}
+
+/// A program that ends with exit status 0 before its first step has not finished anything.
+#[test]
+fn a_launch_without_a_step_failed() {
+    let mut ended = receipt(1);
+    ended.identity.engine = Some("megatron".to_string());
+    let detail = "finished, exit status 0".to_string();
+    ended.evidence.events.push(Event {
+        kind: EventKind::End,
+        attempt: 0,
+        at: None,
+        seconds: None,
+        step: None,
+        rank: None,
+        detail: detail.clone(),
+        source: 0,
+        line: 1,
+    });
+    assert_eq!((Outcome::of(&ended).state, Outcome::of(&ended).cause), (Some(detail.clone()), None));
+    ended.evidence.steps.clear();
+    let outcome = Outcome::of(&ended);
+    assert_eq!((outcome.state.as_deref(), outcome.steps), (Some("failed, without a step"), 0));
+    let cause = outcome.cause.expect("a cause");
+    assert!(cause.words.contains("no step") && cause.hint.is_some_and(|hint| hint.contains("run.steps")));
+    // What a script of one's own prints is not known.
+    ended.identity.engine = Some("deepspeed".to_string());
+    assert_eq!(Outcome::of(&ended).state, Some(detail));
 }
 
 #[test]
