@@ -216,7 +216,12 @@ fn dispatcher(case: &Case) -> String {
 fn megatron_overlap(case: &Case) -> String {
     let (layout, overlap) = (&case.layout, &case.options.overlap);
     let on = Header::of(case).overlap;
-    let mut text = if on.is_empty() { "nothing is on".to_string() } else { format!("on: {}", on.join(", ")) };
+    let mut text = match on.as_slice() {
+        // `--overlap-grad-reduce` is emitted all the same: Megatron hides what travels, and on one replica nothing does.
+        [] if overlap.gradients => "nothing travels that could be hidden".to_string(),
+        [] => "nothing is on".to_string(),
+        on => format!("on: {}", on.join(", ")),
+    };
     let mut off = Vec::new();
     if layout.tp.splits() && overlap.tp != TpOverlap::Userbuffers {
         off.push("--tp-comm-overlap (user buffers that no ledger prices)");

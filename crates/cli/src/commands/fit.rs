@@ -192,11 +192,12 @@ pub fn host_text(fit: &Fit) -> String {
 fn step_text(case: &Case, step: &Result<Step, Unpriced>) -> String {
     match step {
         Ok(step) => format!(
-            "a step takes {}, {}: {} tokens/s a device, bound by {}\n{}{}\n",
+            "a step takes {}, {}: {} tokens/s a device, bound by {}{}\n{}{}\n",
             seconds(step.seconds),
             spread(step),
             count(step.tokens_per_second_per_device as u64),
             step.bound,
+            case.beside_figures(),
             wrap(&Header::of(case).to_string(), "  ", 80),
             such_runs(step)
         ),

@@ -21,13 +21,13 @@ use launch::job::Job;
 use launch::lanes::Lane;
 use launch::record::{self, MemoryVerdict};
 use launch::tuning::FirstStep;
-use launch::{Emission, File, Kind, Policy, engines, lanes, schedulers, tuned};
+use launch::{Emission, File, Kind, Policy, engines, lanes, preflight, schedulers, tuned};
 use layout::Engine;
 use memory::fit::{Fit, HEADROOM, Verdict};
 use replay::Unmodelled;
 use serde_json::{Value, json};
 use std::path::Path;
-use units::{count, exact};
+use units::{Bytes, count, exact};
 
 /// A case with its policy, written down for its engine.
 pub(super) struct Attempt {
@@ -79,6 +79,9 @@ pub fn run(args: &LaunchArgs) -> Outcome {
         "environment": emission.environment, "files": files, "seams": emission.seams, "memory": memory,
         "header": Header::of(&case), "topology": lanes::topology(job.cluster, job.layout), "step": record.step, "identity": Identity::of(&job).to_json(&job), "command": schedulers::command(args.scheduler, &job), "words": emission.words(),
         "fields": fields::account(&job, &emission),
+        "checkpoint": {
+            "bytes": preflight::checkpoint_bytes(job.recipe), "at_a_time": preflight::checkpoints(job.policy),
+        },
         "layout": layout_json(&case.layout, &case.defaults), "findings": findings, "case": record.case,
     });
     Ok(Report { verbatim, ..Report::new(text, json).with_findings(&findings) })
@@ -273,12 +276,27 @@ fn called(job: &Job) -> String {
         ("job", identity.job_name.clone()),
         ("logs", job.logs()),
         ("checkpoints", job.checkpoints()),
+        ("", room(job)),
         ("", tied),
         ("topology", lanes::topology(job.cluster, job.layout)),
     ]);
     let indent = " ".repeat(13);
     let line = |(key, value): &(&str, String)| wrap(value, &indent, 80).replacen(&indent, &format!("{key:<13}"), 1);
     lines.iter().map(line).collect()
+}
+
+/// What checkpoints take, and how many there are at a time.
+fn room(job: &Job) -> String {
+    let (one, count) = (Bytes(preflight::checkpoint_bytes(job.recipe)), preflight::checkpoints(job.policy));
+    match (count, job.policy.storage.keep_last) {
+        (1, _) => format!("one is written, of {one}"),
+        (count, None) => {
+            format!("{count} are written and kept, of {one} each: {}", Bytes(one.0.saturating_mul(count)))
+        }
+        (count, Some(kept)) => {
+            format!("{kept} kept while one is written, of {one} each: {}", Bytes(one.0.saturating_mul(count)))
+        }
+    }
 }
 
 /// Every argument with where it came from; what the recipe says apart from patch points.

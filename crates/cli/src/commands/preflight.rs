@@ -24,8 +24,10 @@ const EXAMPLE: &str = include_str!("../../../../docs/example_policy.toml");
 const WIDTH: usize = 110;
 
 pub fn run(args: &PreflightArgs) -> Outcome {
-    let Some(path) = &args.policy else { return Ok(Report::text(EXAMPLE.to_string())) };
-    let policy = load_policy(path)?;
+    if args.example {
+        return Ok(Report::text(EXAMPLE.to_string()));
+    }
+    let policy = args.policy.as_deref().map_or_else(|| Ok(Policy::default()), load_policy)?;
     let case = case(args, &policy)?;
     if let Some(case) = &case {
         allowed(case, &args.work.of_an_answer(), 1)?;
@@ -41,7 +43,7 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
     let is_fit = count(Verdict::Violation) == 0 && (!args.strict || count(Verdict::Unknown) == 0);
     let json = json!({
-        "policy": path.to_string_lossy(), "recipe": case.as_ref().map(|case| &case.source.name),
+        "policy": args.policy.as_ref().map(|path| path.to_string_lossy()), "recipe": case.as_ref().map(|case| &case.source.name),
         "engine": plan.as_ref().map(|plan| plan.engine.name()), "fit": is_fit, "strict": args.strict,
         "violations": count(Verdict::Violation), "unknown": count(Verdict::Unknown),
         "overridden": count(Verdict::Overridden), "passed": count(Verdict::Pass), "checks": checks,
@@ -55,6 +57,11 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     text += &if args.all { details(&checks, Verdict::Pass, "Passed") } else { summary(&checks) };
     let mut findings = case.as_ref().map_or(Vec::new(), |case| case.findings.clone());
     findings.retain(|finding| finding.severity != Severity::Error);
+    if args.policy.is_none() {
+        let message =
+            "no --policy: 100 steps; checkpoints and logs below ./runs, here where a launch directory would be";
+        findings.push(Finding::note("preflight/default-policy", Blame::Environment, "policy", message));
+    }
     let report = Report::new(text, json).with_findings(&findings);
     if is_fit {
         return Ok(report);

@@ -112,3 +112,102 @@ fn layouts_that_an_option_rules_out_do_not_crowd_out_the_others() {
     assert!(flags.contains("--tp ") && !flags.contains("--cp "), "{plan}");
     assert!(plan["unpriced"].to_string().contains("megatron/documents"), "{}", plan["unpriced"]);
 }
+
+/// Megatron's optimizer config asserts both: "only supported with distributed optimizer", "only supported with adam".
+#[test]
+fn state_on_the_host_is_offered_where_the_engine_takes_it() {
+    let plan = json("plan llama3-8b --on 1xH200");
+    let flags = plan["best"]["flags"].as_str().unwrap_or_default();
+    assert!(flags.contains("--offload-optimizer 1") && flags.contains("--zero 1"), "{flags}");
+    let muon = run("plan nam56r --on 1xH200");
+    assert!(muon.code == 0 && !muon.stdout.contains("--offload-optimizer"), "{}{}", muon.stdout, muon.stderr);
+    for line in [
+        "fit llama3-8b --zero 0 --offload-optimizer 1 --on 1xH200",
+        "launch llama3-8b --zero 0 --offload-optimizer 1 --on 1xH200",
+        "launch nam56r --mode author_dp --zero 1 --offload-optimizer 1 --on 1xH200",
+    ] {
+        let ran = run(line);
+        let said = (ran.stdout + &ran.stderr).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(ran.code == 1 && said.contains("megatron/precision-aware"), "{line}: {}\n{said}", ran.code);
+    }
+    let pinned = run("plan llama3-8b --zero 0 --offload-optimizer 1 --on 1xH200");
+    assert!(pinned.code == 3 && pinned.stdout.contains("megatron/precision-aware"), "{}", pinned.stdout);
+}
+
+/// On one machine nothing has to be told a scheduler, and nothing is handed to a cluster.
+#[test]
+fn one_device_needs_no_scheduler() {
+    let plan = run("plan llama3-8b --on 1xH200").stdout;
+    assert!(plan.contains("shardwright launch ") && !plan.contains("--scheduler"), "{plan}");
+    assert!(plan.contains("`./launch.sh` in it starts the run") && !plan.contains("your cluster"), "{plan}");
+    assert!(!plan.contains("nothing is on"), "{plan}");
+    let on_two = run("plan llama3-8b --on 2x8xH200 --tp 8 --cp 1 --pp 1 --mbs 1").stdout;
+    assert!(on_two.contains("--scheduler slurm") && on_two.contains("your cluster"), "{on_two}");
+}
+
+/// 128 Ki tokens a device, and no more than 4 Mi in all.
+#[test]
+fn the_batch_that_is_assumed_fits_the_machine() {
+    for (on, tokens) in [("1xH200", 128 << 10), ("8xH200", 1 << 20), ("64xH200", 4 << 20), ("512xH200", 4 << 20)] {
+        let line = format!("plan llama3-8b --on {on} --tp 1 --cp 1 --pp 1 --mbs 1 --zero 1 --recompute full");
+        let layout = &json(&line)["best"]["layout"];
+        let found = layout["gbs"].as_u64().zip(layout["seq"].as_u64());
+        assert_eq!(found.map(|(sequences, length)| sequences * length), Some(tokens), "{line}: {layout}");
+    }
+}
+
+/// A best layout starts as it is written: one that needs a module of the reader's own is called something else.
+#[test]
+fn what_needs_a_module_of_ones_own_is_never_the_best() {
+    let folder = common::folder("plan-jamba");
+    let config = include_str!("../../../../data/truth/configs/Jamba-v0.1.json");
+    std::fs::write(folder.join("config.json"), config).unwrap();
+    let path = folder.join("config.json").display().to_string();
+    for engine in ["megatron", "fsdp2"] {
+        let ran =
+            run_args(&["plan", &path, "--on", "64xH200", "--engine", engine, "--gbs", "64", "--mbs", "1", "--cp", "1"]);
+        let best = ran.stdout.lines().any(|line| line.starts_with("Best "));
+        assert!(!best, "{engine}: {}", ran.stdout);
+        let said = ran.stdout + &ran.stderr;
+        assert!(ran.code == 1 || said.contains("With a module you bring"), "{engine}: {said}");
+    }
+}
+
+/// Megatron-Core 0.19 asserts against Transformer Engine's loss fusion: neither `plan` offers it nor `launch` writes it.
+#[test]
+fn a_loss_that_the_engine_switched_off_is_not_emitted() {
+    let plan = run("plan llama3-8b --on 8xH200 --tp 1 --cp 1 --pp 1 --mbs 1 --zero 1").stdout;
+    assert!(plan.contains("can be told besides") && !plan.contains("cross-entropy-fusion-impl te"), "{plan}");
+    let words = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl";
+    let launched = |named: &str| {
+        let engine_args = format!("{words} {named}");
+        run_args(&["launch", "llama3-8b", "--on", "8xH200", "--engine-args", &engine_args])
+    };
+    let refused = launched("te");
+    let said = refused.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(refused.code == 1 && said.contains("[megatron/te-loss]") && said.contains("stability issues"), "{said}");
+    let native = launched("native");
+    assert!(native.code == 0 && !native.stdout.contains("fusion-impl te"), "{}", native.stderr);
+}
+
+/// Beside every figure: seconds, tokens, memory, and the tables made of them.
+#[test]
+fn what_has_no_price_is_named_beside_every_figure() {
+    let beside = "(not priced: --deterministic-mode)";
+    let job = ["llama3-8b", "--on", "8xH200", "--tp", "1", "--cp", "1", "--pp", "1", "--mbs", "1", "--zero", "1"];
+    let said = |command: &str| {
+        let words: Vec<&str> =
+            [command].into_iter().chain(job).chain(["--engine-args", "--deterministic-mode"]).collect();
+        run_args(&words).stdout
+    };
+    let plan = said("plan");
+    let figures = |line: &&str| {
+        let headings = ["Memory of one rank", "Step, on the stage", "One change away", "What megatron can be told"];
+        line.contains("tokens/s a device") || line.starts_with("  step ") || headings.iter().any(|h| line.contains(h))
+    };
+    let lines: Vec<&str> = plan.lines().filter(figures).collect();
+    assert!(lines.len() >= 4 && lines.iter().all(|line| line.contains(beside)), "{lines:#?}\n{plan}");
+    let fit = said("fit");
+    let step: Vec<&str> = fit.lines().filter(|line| line.starts_with("a step takes ")).collect();
+    assert!(step.len() == 1 && step[0].contains(beside), "{fit}");
+}

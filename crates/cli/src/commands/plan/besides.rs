@@ -23,7 +23,8 @@ pub fn text(solved: &Solved, best: &Choice) -> String {
         ]);
     }
     let args: Vec<&str> = all.iter().map(|one| one.offer.args.as_str()).collect();
-    heading("Not searched, since each needs a package: each row adds to those above")
+    let beside = best.case.beside_figures();
+    heading(&format!("Not searched, since each needs a package: each row adds to those above{beside}"))
         + &table.render()
         + &wrap(&format!("--engine-args '{}'", args.join(" ")), "  ", 100)
 }

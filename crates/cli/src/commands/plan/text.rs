@@ -141,12 +141,12 @@ fn title(wanted: &Wanted, solved: &Solved, written: Option<&Written>) -> String 
 fn chosen(wanted: &Wanted, solved: &Solved, best: &Choice, written: Option<&Written>) -> String {
     let mut text = title(wanted, solved, written);
     text += &wrap(&flags_of(&best.case), "  ", 100);
-    let step = &best.step;
+    let (step, beside) = (&best.step, best.case.beside_figures());
     text += &format!(
-        "  step {}, {}{}\n  {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
+        "  step {}, {}{}\n  {} tokens/s a device, {:.0} TFLOP/s a device (MFU {:.1}%), bubble {:.1}%; bound by {}{beside}\n",
         seconds(step.seconds),
         spread(step),
-        best.case.beside_figures(),
+        beside,
         count(step.tokens_per_second_per_device as u64),
         step.tflops_per_device,
         100.0 * step.mfu,
@@ -237,7 +237,7 @@ fn modes(solved: &Solved, best: &Choice) -> String {
 fn memory(solved: &Solved, best: &Choice) -> String {
     let device = &solved.space.question.cluster.device;
     let classes = pictured(&best.fit);
-    let mut text = heading("Memory of one rank a stage (replayed)");
+    let mut text = heading(&format!("Memory of one rank a stage (replayed){}", best.case.beside_figures()));
     text += &bars::bars(&classes, device.visible_bytes(), 60);
     if classes.len() < best.fit.classes.len() {
         text += &format!("  {} stages between them hold no more than these\n", best.fit.classes.len() - classes.len());
@@ -281,7 +281,8 @@ fn step(best: &Choice) -> String {
     if rest > 0.0 {
         words.push(format!("the rest {}", seconds(rest)));
     }
-    heading("Step, on the stage that bounds it") + &wrap(&words.join(", "), "  ", 100)
+    heading(&format!("Step, on the stage that bounds it{}", best.case.beside_figures()))
+        + &wrap(&words.join(", "), "  ", 100)
 }
 
 fn alternatives(solved: &Solved, best: &Choice) -> String {
@@ -297,7 +298,7 @@ fn alternatives(solved: &Solved, best: &Choice) -> String {
             Bytes(neighbour.headroom.max(0) as u64).to_string(),
         ]);
     }
-    heading("One change away") + &table.render()
+    heading(&format!("One change away{}", best.case.beside_figures())) + &table.render()
 }
 
 /// Flags in which another layout differs; what follows from them is left out.
@@ -332,7 +333,8 @@ fn top(args: &PlanArgs, solved: &Solved) -> String {
             quote::typed_line(solved.space.words(&simulated.point)),
         ]);
     }
-    heading("The best by throughput (memory by the quick sums)") + &table.render()
+    let beside = solved.answer.best().map_or(String::new(), |best| best.case.beside_figures());
+    heading(&format!("The best by throughput (memory by the quick sums){beside}")) + &table.render()
 }
 
 /// The space in one line that counts everything, and what refused most.
@@ -513,6 +515,9 @@ fn next_steps(best: &Choice, besides: Option<&str>) -> String {
     let look =
         heading("Look closer") + &format!("  shardwright fit {job}\n") + &format!("  shardwright stages {job}\n");
     let Some(besides) = besides else { return look };
-    look + &heading("Launch it (the directory to hand to your cluster)")
-        + &format!("  shardwright launch {job}{besides}{scheduler} --out launch\n")
+    let title = match best.case.on().nodes {
+        1 => "Launch it (a directory for this machine: `./launch.sh` in it starts the run)",
+        _ => "Launch it (the directory to hand to your cluster)",
+    };
+    look + &heading(title) + &format!("  shardwright launch {job}{besides}{scheduler} --out launch\n")
 }
