@@ -1,5 +1,6 @@
 //! The docs as a book: every page is in its contents, every link leads somewhere, and the pages that teach are run as
-//! printed: commands with the exit code they state, what they are said to print, and the pictures they draw.
+//! printed: commands with the exit code they state, what they are said to print, and the pictures they draw. So is the
+//! session of the project's README.
 //!
 //! ```` ```sh ```` holds commands, one a line, `# exit N` behind those that say no; ```` ```text ```` below it lines of the
 //! last one's output, `…` where some were cut; ```` ```sh serve ```` starts a server. ```` ```python ```` is run by the Python
@@ -134,15 +135,19 @@ fn blocks(text: &str) -> Vec<Block<'_>> {
     blocks
 }
 
-/// Runs a line in a shell with `shardwright` on its path, eighty columns wide, and ends it after a while.
 fn run(line: &str, at: &Path) -> Ran {
+    run_at(line, at, "80")
+}
+
+/// Runs a line in a shell with `shardwright` on its path, so many columns wide, and ends it after a while.
+fn run_at(line: &str, at: &Path, columns: &str) -> Ran {
     let binary = Path::new(env!("CARGO_BIN_EXE_shardwright")).parent().expect("a folder").display().to_string();
     let path = format!("{binary}:{}", std::env::var("PATH").unwrap_or_default());
     let said = at.with_extension("said");
     let (out, err) = (said.with_extension("out"), said.with_extension("err"));
     let mut child = Command::new("bash")
         .args(["-o", "pipefail", "-c", line])
-        .envs([("PATH", path.as_str()), ("COLUMNS", "80")])
+        .envs([("PATH", path.as_str()), ("COLUMNS", columns)])
         .current_dir(at)
         .stdin(Stdio::null())
         .stdout(File::create(&out).expect("a file"))
@@ -164,13 +169,27 @@ fn run(line: &str, at: &Path) -> Ran {
     Ran { stdout: text(&out), stderr: text(&err), code: status.code().unwrap_or(-1) }
 }
 
+/// Whether a line is the one that an excerpt shows, `…` standing for what was cut inside it.
+fn is_shown(printed: &str, shown: &str) -> bool {
+    let Some((first, rest)) = shown.split_once('…') else { return printed == shown };
+    let Some(mut left) = printed.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = rest.split('…').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some((_, behind)) = left.split_once(part) else { return false };
+        left = behind;
+    }
+    left.ends_with(last)
+}
+
 /// What lines of an excerpt are missing from an output: those without `…` between them stand together there, in this order.
 fn missing(excerpt: &[&str], printed: &str) -> Option<String> {
     let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
     let mut from = 0;
     for run in excerpt.split(|line| line.trim() == "…").filter(|run| !run.is_empty()) {
         let run: Vec<&str> = run.iter().map(|line| line.trim_end()).collect();
-        match printed[from..].windows(run.len()).position(|window| window == run) {
+        let is_here = |window: &[&str]| window.iter().zip(&run).all(|(printed, shown)| is_shown(printed, shown));
+        match printed[from..].windows(run.len()).position(is_here) {
             Some(at) => from += at + run.len(),
             None => return Some(run.join("\n")),
         }
@@ -223,14 +242,18 @@ fn pictures(page: &str, text: &str, at: &Path) -> Vec<String> {
 
 /// Runs a page in a folder of its own, which holds the project's docs and data.
 fn holds(page: &str) {
-    let text = read(Path::new(page));
+    holds_text(page, &read(Path::new(page)));
+}
+
+/// The same of a part of a page.
+fn holds_text(page: &str, text: &str) {
     let at = folder(&format!("book-{}", page.replace('/', "-").trim_end_matches(".md")));
     for name in ["docs", "data"] {
         std::os::unix::fs::symlink(project().join(name), at.join(name)).expect("a link");
     }
     let mut wrong = Vec::new();
     let mut last: Option<(&str, String)> = None;
-    for block in blocks(&text) {
+    for block in blocks(text) {
         match block.kind {
             "sh" => {
                 for line in block.lines {
@@ -254,7 +277,7 @@ fn holds(page: &str) {
             other => wrong.push(format!("{page}: a block of `{other}`, which nobody runs")),
         }
     }
-    wrong.extend(pictures(page, &text, &at));
+    wrong.extend(pictures(page, text, &at));
     assert!(last.is_some() || page == "README.md", "{page} has no command");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -263,6 +286,46 @@ fn holds(page: &str) {
 fn the_first_hour_runs() {
     holds("README.md");
     holds("first-hour.md");
+}
+
+/// Commands of a session, `$` before each, with what stands below it up to the next.
+fn session<'a>(lines: &[&'a str]) -> Vec<(&'a str, Vec<&'a str>)> {
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in lines {
+        match (line.strip_prefix("$ "), found.last_mut()) {
+            (Some(command), _) => found.push((command, Vec::new())),
+            (None, Some((_, shown))) => shown.push(line),
+            (None, None) => {}
+        }
+    }
+    found
+}
+
+/// The first session of the project's README, 120 columns wide: commands with the exit code they state, and what they are said to print.
+#[test]
+fn the_readmes_session_is_what_is_printed() {
+    let text = std::fs::read_to_string(project().join("README.md")).expect("the README");
+    let at = folder("book-readme");
+    std::os::unix::fs::symlink(project().join("data"), at.join("data")).expect("a link");
+    let (mut wrong, mut compared) = (Vec::new(), 0);
+    for block in blocks(&text).iter().filter(|block| block.kind == "text") {
+        for (line, shown) in session(&block.lines) {
+            // What a machine is fit for is the machine's.
+            if line.contains(" preflight ") {
+                continue;
+            }
+            let expected = line.split_once("# exit ").map_or(0, |(_, code)| code.trim().parse().expect("a code"));
+            let ran = run_at(line, &at, "120");
+            if ran.code != expected {
+                wrong.push(format!("`{line}` exits {}, not {expected}:\n{}", ran.code, ran.stderr));
+            }
+            compared += shown.len();
+            let printed = ran.stdout + &ran.stderr;
+            wrong.extend(missing(&shown, &printed).map(|run| format!("`{line}` does not print\n{run}")));
+        }
+    }
+    assert!(compared > 40, "{compared} lines were compared");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -281,6 +344,13 @@ fn ways_to_train_run() {
     holds("ways.md");
 }
 
+/// What the page on launches begins with, and what a plan ends with.
+#[test]
+fn the_opening_of_the_page_on_launches_runs() {
+    let text = read(Path::new("launch.md"));
+    holds_text("launch.md", text.split("\n## ").next().expect("an opening"));
+}
+
 #[test]
 fn engine_pages_run() {
     for page in docs(".md").iter().filter(|page| page.starts_with("engines")) {
@@ -295,6 +365,9 @@ fn excerpts_are_compared_in_order_and_together() {
     assert_eq!(missing(&["…", "c", "…"], printed), None);
     assert_eq!(missing(&["a", "c"], printed), Some("a\nc".to_string()));
     assert_eq!(missing(&["c", "…", "a"], printed), Some("a".to_string()));
+    assert_eq!(missing(&["--tp 1 … --on … H200", "end"], "--tp 1 --dp 8 --on 8x H200\nend\n"), None);
+    assert_eq!(missing(&["--tp 2 …"], "--tp 1 --dp 8\n"), Some("--tp 2 …".to_string()));
+    assert_eq!(missing(&["--tp 1 … H100"], "--tp 1 H200\n"), Some("--tp 1 … H100".to_string()));
     assert_eq!(anchor("Who judged it"), "who-judged-it");
     assert_eq!(anchor("Probe: one rank on one GPU"), "probe-one-rank-on-one-gpu");
 }
