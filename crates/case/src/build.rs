@@ -274,21 +274,29 @@ fn request(
         request.balance = None;
     }
     if terms.purpose == Purpose::Split {
+        // Our own runtime runs the blocks of a recipe as they are.
+        if request.engine.is_some_and(|engine| engine != Engine::Shardwright) {
+            defaults.extend(settle_mode(recipe, &mut request));
+        }
         return Ok(request);
     }
-    let mut derive = |key, value: String, why: String| defaults.push(Derived { key, value, why });
     if asked.layout.engine.is_none() {
         let (engine, why) = machines::usual_engine(recipe, cluster);
         request.engine = Some(engine);
-        derive("engine", engine.to_string(), why);
+        defaults.push(Derived { key: "engine", value: engine.to_string(), why });
     }
-    if request.mode.is_none()
-        && let Some((mode, why)) = usual_mode(recipe, &request)
-    {
-        request.mode = Some(mode);
-        derive("mode", mode.to_string(), why);
-    }
+    defaults.extend(settle_mode(recipe, &mut request));
     Ok(request)
+}
+
+/// Fills in the mode of a job of the request's engine where none is typed, and says why.
+pub fn settle_mode(recipe: &Recipe, request: &mut LayoutRequest) -> Option<Derived> {
+    if request.mode.is_some() {
+        return None;
+    }
+    let (mode, why) = usual_mode(recipe, request)?;
+    request.mode = Some(mode);
+    Some(Derived { key: "mode", value: mode.to_string(), why })
 }
 
 /// The layout of a job to price, as asked, with world, engine and mode filled in.

@@ -21,7 +21,9 @@ pub mod ways;
 pub mod words;
 
 pub use asked::Asked;
-pub use build::{Purpose, Seams, Terms, as_seam, modes_of, offer_seams, options as options_of, wrong_world};
+pub use build::{
+    Purpose, Seams, Terms, as_seam, modes_of, offer_seams, options as options_of, settle_mode, wrong_world,
+};
 pub use choices::{Axis, Choices, Tried, useful_modules};
 pub use conditions::precision_aware::is_used as is_precision_aware;
 pub use conditions::{is_about_widths, unmet};

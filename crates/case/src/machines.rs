@@ -2,9 +2,10 @@
 
 use crate::Asked;
 use diag::{Blame, Finding};
-use hardware::{Cluster, Vendor};
+use hardware::{Cluster, Kind, Vendor};
 use layout::Engine;
 use recipe::{Mixer, Recipe};
+use units::named;
 
 /// Whose devices an engine, as we emit for it, runs on. Megatron-Core's lane is Transformer Engine's
 /// CUDA kernels (AMD keeps forks of both, ROCm/Megatron-LM and ROCm/TransformerEngine, whose flags nobody has checked
@@ -37,36 +38,99 @@ pub fn custom_mixers(recipe: &Recipe) -> Vec<Mixer> {
 const FEW: u64 = 8;
 const SMALL: u64 = 50 << 30;
 
-/// Engines that suit a recipe on a cluster when none is typed, the first one first, and why. Where there are several, it
-/// depends on the layout which is to be taken.
-pub fn usual_engines(recipe: &Recipe, cluster: Option<&Cluster>) -> (Vec<Engine>, String) {
-    let is_plain = custom_mixers(recipe).is_empty() && recipe.modes.is_empty();
-    let is_small = cluster.is_some_and(|cluster| cluster.devices() <= FEW && cluster.device.visible_bytes() < SMALL);
-    let vendor = cluster.map_or(Vendor::Nvidia, |cluster| cluster.device.vendor);
-    let (engines, why): (Vec<Engine>, &str) = match vendor {
-        Vendor::Nvidia | Vendor::Amd if recipe.adapters().is_some() => {
-            (vec![Engine::Fsdp2], "adapters on a frozen model; --engine picks another")
+named! {
+    /// What a run is for.
+    pub enum Goal {
+        /// The most tokens a second.
+        Throughput = "throughput",
+        /// PyTorch-native control: debugging, adapters, blocks of one's own.
+        Control = "control",
+        /// A model that does not fit the devices.
+        Offload = "offload",
+        /// TPUs.
+        Tpu = "tpu",
+    }
+}
+
+/// The goal on a cluster when none is typed.
+pub fn usual_goal(cluster: &Cluster) -> Goal {
+    if cluster.device.kind == Kind::Tpu { Goal::Tpu } else { Goal::Throughput }
+}
+
+const TRAINS_ADAPTERS: &str = "adapters on a frozen model, which FSDP2 trains";
+
+/// Engines for a job, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Suited {
+    /// The first one first. Which of several is faster depends on the layout: `plan` compares them.
+    pub engines: Vec<Engine>,
+    /// Why these.
+    pub why: String,
+}
+
+/// The engines for a recipe, a cluster and a goal; or why there are none. `lanes`, `plan` and every command to which no
+/// engine is typed ask here.
+pub fn suited(recipe: &Recipe, cluster: &Cluster, goal: Goal) -> Result<Suited, &'static str> {
+    let custom: Vec<&str> = custom_mixers(recipe).iter().map(|mixer| mixer.table()).collect();
+    let is_plain = custom.is_empty() && recipe.modes.is_empty();
+    let own_blocks = if custom.is_empty() { "the recipe's modes".to_string() } else { custom.join(", ") };
+    let device = &cluster.device;
+    let is_small = cluster.devices() <= FEW && device.visible_bytes() < SMALL;
+    let of = |engines: &[Engine], why: String| Ok(Suited { engines: engines.to_vec(), why });
+    let one = |engine, why: &str| of(&[engine], why.to_string());
+    match (device.vendor, goal) {
+        (Vendor::Google, Goal::Offload) => Err("no lane keeps state on a TPU's host"),
+        (Vendor::Google, Goal::Control) => {
+            one(Engine::XlaSpmd, "annotated PyTorch is a program of one's own on TPUs; unpriced for now")
         }
-        Vendor::Nvidia | Vendor::Amd if is_small => {
+        (Vendor::Google, _) if is_plain => {
+            one(Engine::Maxtext, "MaxText is written for TPUs and for models of plain blocks; unpriced for now")
+        }
+        (Vendor::Google, _) => {
+            let why = format!(
+                "MaxText has no block for {own_blocks}; annotated PyTorch keeps the model one source; unpriced for now"
+            );
+            of(&[Engine::XlaSpmd], why)
+        }
+        (_, Goal::Tpu) => Err("the goal is TPUs"),
+        // The refusal names the device.
+        (Vendor::Intel, _) => one(Engine::Fsdp2, "no engine that we write for runs on Intel accelerators"),
+        (_, Goal::Offload) => {
+            one(Engine::Deepspeed, "state that does not fit moves to the host, and DeepSpeed's ZeRO moves most of it")
+        }
+        _ if recipe.adapters().is_some() => one(Engine::Fsdp2, TRAINS_ADAPTERS),
+        (_, Goal::Throughput) if is_small => {
             let why =
-                "few devices of little memory: shards of everything, or state on the host; --engine picks another";
-            (vec![Engine::Fsdp2, Engine::Deepspeed], why)
+                "few devices of little memory, where state is shared out (FSDP2) or moves to the host (DeepSpeed)";
+            of(&[Engine::Fsdp2, Engine::Deepspeed], why.to_string())
         }
-        Vendor::Nvidia => (vec![Engine::Megatron], "the lane of NVIDIA pretraining; --engine picks another"),
-        Vendor::Amd if is_plain => (vec![Engine::Torchtitan], "native PyTorch runs on AMD GPUs"),
-        Vendor::Amd => (vec![Engine::Fsdp2], "native PyTorch runs on AMD GPUs, with the model's own blocks"),
-        // Nothing runs there: the refusal names the device.
-        Vendor::Intel => (vec![Engine::Fsdp2], "no engine that we write for runs on Intel accelerators"),
-        Vendor::Google if is_plain => (vec![Engine::Maxtext], "the lane of TPUs for a model of plain blocks"),
-        Vendor::Google => (vec![Engine::XlaSpmd], "the lane of TPUs that keeps a model's own blocks"),
-    };
-    (engines, why.to_string())
+        (Vendor::Nvidia, Goal::Throughput) => {
+            let why = "pretraining on NVIDIA GPUs, where its fused kernels and overlap decide throughput";
+            let experts = if recipe.uses(Mixer::Moe) { " and experts need its dispatcher" } else { "" };
+            of(&[Engine::Megatron], format!("{why}{experts}"))
+        }
+        _ if is_plain => one(
+            Engine::Torchtitan,
+            "native PyTorch, and torchtitan has the model's plain attention and feed-forward blocks",
+        ),
+        _ => of(&[Engine::Fsdp2], format!("native PyTorch, which runs {own_blocks} as written")),
+    }
+}
+
+/// Engines that suit a recipe on a cluster when neither engine nor goal is typed, and why.
+pub fn usual_engines(recipe: &Recipe, cluster: Option<&Cluster>) -> (Vec<Engine>, String) {
+    let found = cluster.and_then(|cluster| suited(recipe, cluster, usual_goal(cluster)).ok());
+    match found {
+        Some(Suited { engines, why }) => (engines, why),
+        None if recipe.adapters().is_some() => (vec![Engine::Fsdp2], TRAINS_ADAPTERS.to_string()),
+        None => (vec![Engine::Megatron], "the engine of large pretraining, as no cluster is named".to_string()),
+    }
 }
 
 /// The first of them.
 pub fn usual_engine(recipe: &Recipe, cluster: Option<&Cluster>) -> (Engine, String) {
     let (engines, why) = usual_engines(recipe, cluster);
-    (engines[0], why)
+    (engines[0], format!("{why}; --engine picks another"))
 }
 
 /// An engine that does not run on the cluster's devices. A job of `any` engine is priced as
@@ -130,6 +194,31 @@ mod tests {
             let both = ["8xH200", "8xTPU-v5p"].map(|on| finding(*engine, on).is_none());
             assert!(both[0] || both[1], "{engine} runs somewhere");
         }
+    }
+
+    #[test]
+    fn engines_follow_machine_model_and_goal() {
+        use Engine::*;
+        let of = |name: &str, on: &str, goal| {
+            let recipe = recipe::builtin::find(name).unwrap();
+            let on = Cluster::parse(on).unwrap();
+            let found = suited(&recipe, &on, goal)?;
+            assert!(
+                !found.why.is_empty()
+                    && found.engines.iter().all(|engine| runs_on(*engine).contains(&on.device.vendor))
+            );
+            Ok::<Vec<Engine>, &str>(found.engines)
+        };
+        assert_eq!(of("nam56r", "8xH200", Goal::Throughput), Ok(vec![Megatron]));
+        assert_eq!(of("nam56r", "8xH200", Goal::Control), Ok(vec![Fsdp2]));
+        assert_eq!(of("llama3-8b", "8xH200", Goal::Control), Ok(vec![Torchtitan]));
+        assert_eq!(of("llama3-8b", "4xRTX-4090", Goal::Throughput), Ok(vec![Fsdp2, Deepspeed]));
+        assert_eq!(of("llama3-8b", "4xRTX-4090", Goal::Control), Ok(vec![Torchtitan]));
+        assert_eq!(of("deepseek-v3", "8xH200", Goal::Offload), Ok(vec![Deepspeed]));
+        assert_eq!(of("nam56r", "8xMI300X", Goal::Throughput), Ok(vec![Fsdp2]));
+        assert_eq!(of("llama3-8b", "8xTPU-v6e", Goal::Tpu), Ok(vec![Maxtext]));
+        assert_eq!(of("nam56r", "8xTPU-v6e", Goal::Throughput), Ok(vec![XlaSpmd]));
+        assert!(of("llama3-8b", "8xTPU-v6e", Goal::Offload).is_err() && of("llama3-8b", "8xH200", Goal::Tpu).is_err());
     }
 
     #[test]

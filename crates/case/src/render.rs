@@ -197,6 +197,22 @@ impl Case {
     }
 }
 
+impl Asked {
+    /// As typed: the recipe, the cluster, then the flags.
+    pub fn words(&self) -> Vec<String> {
+        let mut out = vec![self.recipe.recipe.clone()];
+        out.extend(self.on.iter().flat_map(|on| ["--on".to_string(), on.clone()]));
+        for (flag, features) in [("--with", &self.recipe.with), ("--without", &self.recipe.without)] {
+            if !features.is_empty() {
+                out.extend([flag.to_string(), names(features).join(",")]);
+            }
+        }
+        out.extend(self.layout.words());
+        out.extend(self.state.words());
+        out
+    }
+}
+
 impl LayoutArgs {
     /// As typed.
     pub fn words(&self) -> Vec<String> {

@@ -27,6 +27,12 @@ pub struct Level {
 /// Sizes of a batch on its way.
 const MOST_LEVELS: u64 = 256;
 
+impl std::fmt::Display for Ramp {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{}:{}:{}", self.start, self.step, self.tokens)
+    }
+}
+
 impl Ramp {
     /// Reads `START:STEP:TOKENS`, as `32:32:50B`.
     pub fn parse(text: &str) -> Result<Ramp, String> {

@@ -159,6 +159,16 @@ impl Prices {
     }
 }
 
+impl std::fmt::Display for Prices {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let one = |(device, price): &(Option<String>, f64)| match device {
+            Some(device) => format!("{device}={price}"),
+            None => price.to_string(),
+        };
+        f.write_str(&self.0.iter().map(one).collect::<Vec<_>>().join(","))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +193,13 @@ mod tests {
         }
         let long = format!("{}8xH200", "8,".repeat(70));
         assert_eq!(FleetText::parse(&long).unwrap_err().rule, "plan/sweep");
+    }
+
+    #[test]
+    fn prices_read_what_they_write() {
+        for text in ["2.5", "H100=2.5,A100=1.25"] {
+            assert_eq!(Prices::parse(text).unwrap().to_string(), text);
+        }
     }
 
     #[test]

@@ -3,12 +3,13 @@
 
 mod advice;
 
-pub use advice::{Goal, Recommendation, recommend, usual_goal};
+pub use advice::{Asked, Recommendation, engines, recommend};
+pub use case::machines::{Goal, usual_goal};
 
 use crate::job::Job;
 use diag::{Blame, Finding, did_you_mean};
 use hardware::Cluster;
-use layout::{Engine, Layout};
+use layout::{Engine, Layout, Recompute, ZeroStage};
 use recipe::{Mixer, Mode};
 use serde::Serialize;
 
@@ -168,12 +169,15 @@ pub fn topology(cluster: &Cluster, layout: &Layout) -> String {
     )
 }
 
-/// What a goal asks of a launch besides its engine, as flags.
-pub fn flags(goal: Goal) -> &'static [&'static str] {
+/// Pins what a goal asks of a job besides its engine.
+pub fn pin(goal: Goal, asked: &mut case::Asked) {
     match goal {
         // What is left on the devices is activations, and the link is slower than computing them again.
-        Goal::Offload => &["--zero", "3", "--offload-optimizer", "1", "--offload-params", "--recompute", "full"],
-        Goal::Throughput | Goal::Control | Goal::Tpu => &[],
+        Goal::Offload => {
+            (asked.layout.zero, asked.layout.recompute) = (Some(ZeroStage::Three), Some(Recompute::Full));
+            (asked.state.offload_optimizer, asked.state.offload_params) = (Some(1.0), true);
+        }
+        Goal::Throughput | Goal::Control | Goal::Tpu => {}
     }
 }
 

@@ -24,7 +24,7 @@ pub mod widths;
 
 pub use axis::Axis;
 pub use layout::{Derived, Layout, Needs, settle};
-pub use legality::{Checked, check, seams_of};
+pub use legality::{Checked, check, joint_fixes, seams_of};
 pub use mesh::{Mesh, Order};
 pub use ownership::OwnershipTable;
 pub use request::{Balance, Engine, LayoutRequest, Recompute, Schedule, ZeroStage};

@@ -239,6 +239,31 @@ pub struct LayoutRequest {
     pub vocab_multiple: Option<u64>,
 }
 
+impl LayoutRequest {
+    /// The same with one size changed, by the name of its flag; none for a flag that is no size.
+    pub fn with_size(&self, key: &str, value: u64) -> Option<LayoutRequest> {
+        let mut request = self.clone();
+        let size = match key {
+            "world" => &mut request.world,
+            "tp" => &mut request.tp,
+            "cp" => &mut request.cp,
+            "pp" => &mut request.pp,
+            "vpp" => &mut request.vpp,
+            "ep" => &mut request.ep,
+            "etp" => &mut request.etp,
+            "dp" => &mut request.dp,
+            "mbs" => &mut request.micro_batch,
+            "gbs" => &mut request.global_batch,
+            "microbatches" => &mut request.microbatches,
+            "seq" => &mut request.sequence,
+            "vocab-multiple" => &mut request.vocab_multiple,
+            _ => return None,
+        };
+        *size = Some(value);
+        Some(request)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,8 +16,10 @@ pub fn placement(layout: &Layout, cluster: &Cluster) -> Vec<Finding> {
     let crosses = |(axis, ranks, why): (&'static str, u64, &str)| {
         let used = layout_degree(layout, axis) > 1;
         (used && ranks > island).then(|| {
-            let message =
-                format!("{axis} spans {ranks} ranks and the fast island has {island}: {why}, over the slower network");
+            let group = group(layout, axis);
+            let message = format!(
+                "{group} reaches over {ranks} ranks, and the fast island has {island}: {why}, over the slower network"
+            );
             let rule = match axis {
                 "tp" => "placement/tp",
                 "ep" => "placement/ep",
@@ -27,6 +29,20 @@ pub fn placement(layout: &Layout, cluster: &Cluster) -> Vec<Finding> {
         })
     };
     groups.into_iter().filter_map(crosses).collect()
+}
+
+/// An axis with its degree, and the axis inside it over whose ranks its groups reach as well.
+fn group(layout: &Layout, axis: &str) -> String {
+    let inside = match axis {
+        "ep" => ("etp", layout.etp),
+        "cp" => ("tp", layout.tp),
+        _ => return format!("{axis} {}", layout_degree(layout, axis)),
+    };
+    let degree = layout_degree(layout, axis);
+    match inside.1.splits() {
+        true => format!("{axis} {degree} over {} {}", inside.0, inside.1),
+        false => format!("{axis} {degree}"),
+    }
 }
 
 fn layout_degree(layout: &Layout, axis: &str) -> u64 {

@@ -18,9 +18,9 @@ use crate::question::{Offered, OffloadChoice, Question, Reach, usual_batch_of};
 use crate::rules::{Fixed, Rules, Values};
 use crate::shape::Shape;
 use crate::simplicity::complexity;
-use case::machines::shell_word;
 use case::offers::{Bundle, bundles};
-use case::{Case, LayerKinds, Options, Terms, modes_of, useful_modules};
+use case::{Asked, Case, LayerKinds, Options, Terms, modes_of, useful_modules};
+use diag::quote::typed_line;
 use diag::{Blame, Finding, RuleId};
 use hardware::{Kind, Way};
 use layout::request::RecomputeModule;
@@ -635,11 +635,15 @@ fn refuse(question: &Question, what: &str, why: &str) -> Finding {
             "{what} on {} cannot be searched: {why}, and nobody has measured what the device reaches",
             device.name
         );
-        let recipe = shell_word(&question.asked.recipe.recipe);
-        let on = shell_word(question.asked.on.as_deref().unwrap_or(&question.cluster.typed()));
+        let on = question.asked.on.clone().unwrap_or_else(|| question.cluster.typed());
+        let here = Asked { on: Some(on), ..question.asked.clone() };
+        let mut there = Asked { on: Some("8xH200".to_string()), ..question.asked.clone() };
+        (there.layout.engine, there.layout.world, there.state.engine_args) = (None, None, Vec::new());
         let hint = format!(
-            "no engine on TPUs has a ledger: `shardwright launch {recipe} --on {on} --explain`, with degrees of your own, \
-             writes the job down unpriced; `shardwright plan {recipe} --on 8xH200` prices the model on GPUs"
+            "no engine on TPUs has a ledger: `shardwright launch {} --override-memory --explain`, with degrees of your \
+             own, writes the job down unpriced; `shardwright plan {}` prices the model on GPUs",
+            typed_line(here.words()),
+            typed_line(there.words())
         );
         return Finding::error(NO_LEDGER, Blame::Engine, what, message).hint(hint);
     }

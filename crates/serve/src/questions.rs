@@ -215,7 +215,10 @@ const fn kept(name: &'static str, command: &'static [&'static str], keys: &'stat
 pub const QUESTIONS: &[Question] = &[
     quick("recipes", &["recipes"], &[&[positional("name", Kind::Text)]]),
     quick("hardware", &["hardware"], &[&[positional("name", Kind::Text), key("toml", Kind::Switch)]]),
-    quick("lanes", &["lanes"], &[&[key("for", Kind::Recipe), key("goal", Kind::Text)], MAYBE_ON]),
+    Question {
+        effort: Effort::Search,
+        ..quick("lanes", &["lanes"], &[&[key("for", Kind::Recipe), key("goal", Kind::Text)], MAYBE_ON])
+    },
     quick("options", &["options"], &[&[positional("engine", Kind::Text)]]),
     quick("axes", &["axes"], &[&[positional("axis", Kind::Text)]]),
     quick("glossary", &["glossary"], &[&[positional("word", Kind::Text)]]),

@@ -15,10 +15,10 @@ pub struct BudgetArgs {
     #[arg(long, value_name = "DAYS", value_parser = days, requires = "tokens")]
     pub days: Option<f64>,
     /// What a device-hour costs, as 2.5, or by device: H100=2.5,A100=1.2
-    #[arg(long, alias = "price", value_name = "PRICE", value_parser = Prices::parse)]
+    #[arg(long, alias = "price", value_name = "PRICE", value_parser = Prices::parse, requires = "tokens")]
     pub price_per_device_hour: Option<Prices>,
     /// Power of the hall over that of its machines
-    #[arg(long, value_name = "FACTOR", value_parser = pue, default_value = "1")]
+    #[arg(long, value_name = "FACTOR", value_parser = pue, default_value = "1", requires = "tokens")]
     pub pue: f64,
     /// A batch that grows, as 32:32:50B: from so many sequences, by so many, over so many tokens
     #[arg(long, value_name = "START:STEP:TOKENS", value_parser = Ramp::parse, requires = "tokens")]
@@ -95,6 +95,26 @@ fn as_typed<T>(read: fn(&str) -> Result<T, String>) -> impl Fn(&str) -> Result<S
 }
 
 impl BudgetArgs {
+    /// As typed.
+    pub fn words(&self) -> Vec<String> {
+        let number = |value: Option<f64>| value.map(|value| value.to_string());
+        let failing = &self.failing;
+        let flags = [
+            ("--tokens", self.tokens.map(|tokens| tokens.to_string())),
+            ("--days", number(self.days)),
+            ("--price-per-device-hour", self.price_per_device_hour.as_ref().map(Prices::to_string)),
+            ("--pue", number(Some(self.pue).filter(|factor| *factor > 1.0))),
+            ("--ramp", self.ramp.as_ref().map(Ramp::to_string)),
+            ("--node-mtbf", number(failing.node_mtbf)),
+            ("--restart", number(failing.restart)),
+            ("--storage-rate", number(failing.storage_rate)),
+        ];
+        let mut out: Vec<String> =
+            flags.into_iter().filter_map(|(flag, value)| Some([flag.to_string(), value?])).flatten().collect();
+        out.extend(self.async_save.then(|| "--async-save".to_string()));
+        out
+    }
+
     /// What was typed of failures and storage.
     pub fn failures(&self) -> Typed {
         Typed {

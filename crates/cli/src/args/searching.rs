@@ -4,6 +4,7 @@ use super::budget::BudgetArgs;
 use super::pictures::PictureArgs;
 use super::seen::SeenArgs;
 use super::work::WorkArgs;
+use case::Asked;
 use case::asked::{LayoutArgs, RecipeArgs, StateArgs, tokens};
 use clap::Args;
 use hardware::Device;
@@ -39,22 +40,40 @@ pub struct PlanArgs {
 }
 
 impl PlanArgs {
+    /// A job to plan on a cluster, with nothing typed about the search.
+    pub fn of(asked: Asked, on: &str) -> PlanArgs {
+        PlanArgs {
+            recipe: asked.recipe,
+            on: on.to_string(),
+            layout: asked.layout,
+            state: asked.state,
+            search: SearchArgs::with(Headroom::Gib(4.0)),
+            budget: BudgetArgs { pue: 1.0, ..BudgetArgs::default() },
+            pictures: PictureArgs::default(),
+            seen: SeenArgs::default(),
+            work: WorkArgs::default(),
+        }
+    }
+
     /// The question as it is typed: what is asked, not what is to be drawn or written of the answer.
     pub fn words(&self) -> Vec<String> {
-        let mut out = vec![self.recipe.recipe.clone(), "--on".to_string(), self.on.clone()];
-        for (flag, features) in [("--with", &self.recipe.with), ("--without", &self.recipe.without)] {
-            if !features.is_empty() {
-                let names: Vec<&str> = features.iter().map(|feature| feature.name()).collect();
-                out.extend([flag.to_string(), names.join(",")]);
-            }
-        }
-        out.extend(self.layout.words());
-        out.extend(self.state.words());
+        let seq = match self.search.sequences.as_slice() {
+            [sequence] => Some(*sequence),
+            _ => self.layout.seq,
+        };
+        let asked = Asked {
+            recipe: self.recipe.clone(),
+            on: Some(self.on.clone()),
+            layout: LayoutArgs { seq, ..self.layout.clone() },
+            state: self.state.clone(),
+        };
+        let mut out = asked.words();
         let headroom = self.search.headroom.to_string();
         if headroom != USUAL_HEADROOM {
             out.extend(["--headroom".to_string(), headroom]);
         }
         out.extend(self.search.max_tp_in_node.then(|| "--max-tp-in-node".to_string()));
+        out.extend(self.budget.words());
         out
     }
 }

@@ -1,14 +1,14 @@
 //! `check`: legal or not, with every finding.
 
-use super::{asked, layout_json, layout_text, model_line, recipe_of, seams_text};
+use super::{asked, layout_json, layout_text, model_line_at, recipe_of, seams_text};
 use crate::args::CheckArgs;
 use crate::files::load_cluster;
 use crate::outcome::{NO, Outcome, Refusal, Report};
 use case::asked::StateArgs;
-use case::{Asked, machines, wrong_world};
-use diag::{Finding, Severity};
+use case::{Asked, machines, settle_mode, wrong_world};
+use diag::Severity;
 use hardware::Cluster;
-use layout::LayoutRequest;
+use layout::{LayoutRequest, joint_fixes};
 use serde_json::json;
 
 pub fn run(args: &CheckArgs) -> Outcome {
@@ -17,7 +17,13 @@ pub fn run(args: &CheckArgs) -> Outcome {
         let asked = asked(&args.recipe, &args.layout, &StateArgs::default(), Some(on));
         request = request_on(&load_cluster(on)?, on, request, &asked)?;
     }
-    let checked = layout::check(&recipe_of(&args.recipe)?, &request);
+    let (recipe, mut defaults) = (recipe_of(&args.recipe)?, Vec::new());
+    // Without an engine only the rules of all engines are asked, of the blocks as the recipe has them.
+    if request.engine.is_some() {
+        defaults.extend(settle_mode(&recipe, &mut request));
+    }
+    let checked = layout::check(&recipe, &request);
+    defaults.extend(checked.derived.iter().cloned());
     let number = |severity| checked.findings.iter().filter(|f| f.severity == severity).count();
     let verdict = if checked.is_legal() { "\x1b[1;32mlegal\x1b[0m" } else { "\x1b[1;31mnot legal\x1b[0m" };
     let mut text = format!(
@@ -26,21 +32,21 @@ pub fn run(args: &CheckArgs) -> Outcome {
         plural(number(Severity::Warning), "warning"),
         plural(number(Severity::Note), "note")
     );
-    for (key, values) in joint_fixes(&checked.findings) {
+    for (key, values) in joint_fixes(&recipe, &request, &checked.findings) {
         text += &match values.as_slice() {
             [] => format!("no single {key} satisfies every rule below\n"),
             values => format!("every rule about {key} below holds when {key} is {}\n", diag::list(values)),
         };
     }
-    text += &format!("\n{}\n", model_line(&checked.recipe));
+    text += &format!("\n{}\n", model_line_at(&checked.recipe, request.sequence));
     if let Some(layout) = &checked.layout {
-        text += &layout_text(&checked.recipe, layout, &checked.derived);
+        text += &layout_text(&checked.recipe, layout, &defaults);
     }
     text += &seams_text(&checked.seams);
     if !checked.findings.is_empty() {
         text.push('\n');
     }
-    let layout = checked.layout.as_ref().map(|layout| layout_json(layout, &checked.derived));
+    let layout = checked.layout.as_ref().map(|layout| layout_json(layout, &defaults));
     let json = json!({
         "recipe": checked.recipe.name, "legal": checked.is_legal(), "layout": layout,
         "seams": checked.seams, "findings": checked.findings,
@@ -64,19 +70,4 @@ fn request_on(cluster: &Cluster, on: &str, request: LayoutRequest, asked: &Asked
 /// `1 note`, `2 notes`.
 fn plural(n: usize, word: &str) -> String {
     if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") }
-}
-
-/// Where several refusals ask for values of one key: the values that satisfy them all.
-fn joint_fixes(findings: &[Finding]) -> Vec<(&'static str, Vec<u64>)> {
-    let mut joint: Vec<(&'static str, Vec<u64>, usize)> = Vec::new();
-    for fix in findings.iter().filter(|f| f.severity == Severity::Error).filter_map(|f| f.fix.as_ref()) {
-        match joint.iter_mut().find(|(key, _, _)| *key == fix.key) {
-            Some((_, values, times)) => {
-                values.retain(|v| fix.values.contains(v));
-                *times += 1;
-            }
-            None => joint.push((fix.key, fix.values.clone(), 1)),
-        }
-    }
-    joint.into_iter().filter(|(_, _, times)| *times > 1).map(|(key, values, _)| (key, values)).collect()
 }

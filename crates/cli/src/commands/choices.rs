@@ -1,6 +1,6 @@
 //! `choices`: every axis with the values it could take in this job's place.
 
-use super::{asked, model_line, recipe_of};
+use super::{asked, model_line_at, recipe_of};
 use crate::args::ChoicesArgs;
 use crate::files::load_cluster;
 use crate::outcome::{Outcome, Report};
@@ -13,7 +13,7 @@ pub fn run(args: &ChoicesArgs) -> Outcome {
     let (recipe, cluster) = (recipe_of(&args.recipe)?, load_cluster(&args.on)?);
     let choices = Choices::of(&asked(&args.recipe, &args.layout, &args.state, Some(&args.on)), &recipe, &cluster);
     let legal = choices.refusals.is_empty();
-    let mut text = format!("{}\n", model_line(&recipe));
+    let mut text = format!("{}\n", model_line_at(&recipe, args.layout.seq));
     text += match legal {
         true => "\x1b[1;32mlegal\x1b[0m as it stands; one change at a time:\n",
         false => "\x1b[1;31mnot legal\x1b[0m as it stands (`shardwright check` says why); one change at a time:\n",

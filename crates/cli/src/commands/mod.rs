@@ -95,6 +95,11 @@ fn typed(case: &Case) -> String {
 
 /// The model in one line.
 fn model_line(recipe: &Recipe) -> String {
+    model_line_at(recipe, None)
+}
+
+/// The model in one line, with the length of its sequences where another is typed than the recipe's.
+fn model_line_at(recipe: &Recipe, sequence: Option<u64>) -> String {
     let pattern: String = recipe.pattern.to_string();
     let shown = if pattern.chars().count() > 60 {
         format!("{}…", pattern.chars().take(59).collect::<String>())
@@ -102,13 +107,16 @@ fn model_line(recipe: &Recipe) -> String {
         pattern
     };
     let tied = if recipe.tied { "tied" } else { "untied" };
+    let sequence = match sequence.filter(|typed| *typed != recipe.sequence) {
+        Some(typed) => format!("{typed} (the recipe's is {})", recipe.sequence),
+        None => recipe.sequence.to_string(),
+    };
     format!(
-        "\x1b[1m{}\x1b[0m  {shown} to depth {}, hidden {}, vocab {} {tied}, sequence {}",
+        "\x1b[1m{}\x1b[0m  {shown} to depth {}, hidden {}, vocab {} {tied}, sequence {sequence}",
         recipe.name.terminal(),
         recipe.depth(),
         recipe.hidden,
-        recipe.vocab,
-        recipe.sequence
+        recipe.vocab
     )
 }
 
@@ -131,7 +139,7 @@ fn layout_text(recipe: &Recipe, layout: &Layout, defaults: &[Derived]) -> String
 
 /// The head of an answer about a job: the model, the layout, the seams.
 fn case_text(case: &Case) -> String {
-    model_line(&case.recipe)
+    model_line_at(&case.recipe, Some(case.layout.sequence))
         + "\n"
         + &layout_text(&case.recipe, &case.layout, &case.defaults)
         + &seams_text(&case.seams)

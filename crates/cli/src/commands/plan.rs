@@ -3,7 +3,7 @@
 
 mod besides;
 pub mod budget;
-mod engines;
+pub mod engines;
 mod explain;
 mod json;
 mod others;
@@ -47,8 +47,8 @@ pub struct Wanted {
     cluster: Cluster,
     pinned: LayoutRequest,
     options: Options,
-    /// Whether the engine was typed.
-    engine_typed: bool,
+    /// Why it is this engine, where none was typed.
+    why_engine: Option<String>,
 }
 
 /// A search done.
@@ -149,7 +149,8 @@ impl Wanted {
         let recipe = args.state.optimizer.map_or(recipe.clone(), |choice| choice.applied(recipe));
         let mut asked = asked(&args.recipe, &args.layout, &args.state, Some(on));
         asked.layout.seq = sequence.or(asked.layout.seq);
-        let usual = machines::usual_engine(&recipe, Some(&cluster)).0;
+        let (usual, why) = machines::usual_engine(&recipe, Some(&cluster));
+        let why_engine = asked.layout.engine.is_none().then_some(why);
         let engine = asked.layout.engine.get_or_insert(EngineChoice::One(usual)).engine();
         if let Some(finding) = machines::refusal(engine.unwrap_or(Engine::Megatron), &cluster, &asked) {
             return Err(finding.into());
@@ -164,8 +165,7 @@ impl Wanted {
             return Err(finding.hint("`shardwright fit` prices them for one layout").into());
         }
         let (options, _) = options_of(&asked, pinned.engine, &recipe, Some(&cluster))?;
-        let engine_typed = args.layout.engine.is_some();
-        Ok(Wanted { asked, recipe, cluster, pinned, options, engine_typed })
+        Ok(Wanted { asked, recipe, cluster, pinned, options, why_engine })
     }
 
     /// What is searched, with state on the device and options off where nothing else was typed.

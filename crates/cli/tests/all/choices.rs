@@ -137,10 +137,16 @@ fn the_offload_lane_offloads() {
 fn every_recipe_has_an_offload_command_that_runs_or_says_why_not() {
     for name in ["nam56r", "llama3-8b", "mixtral-8x7b", "deepseek-v2-lite", "nemotron-h-8b"] {
         let advice = run(&format!("lanes --for {name} --on 8xH200 --goal offload"));
+        if advice.stdout.contains("there is nothing to launch") {
+            assert!(
+                advice.stdout.contains("shardwright plan") && !advice.stderr.is_empty(),
+                "{name}: {}",
+                advice.stdout
+            );
+            continue;
+        }
         let ran = run(next(&advice.stdout));
-        let is_offered = !advice.stdout.contains("refused as it stands");
-        assert_eq!(is_offered, ran.code != 1, "{name}: {}{}", advice.stdout, ran.stderr);
-        assert!(is_offered || !advice.stderr.is_empty(), "{name}");
+        assert_eq!(ran.code, 0, "{name}: {}{}", advice.stdout, ran.stderr);
     }
 }
 

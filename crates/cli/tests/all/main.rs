@@ -1,6 +1,7 @@
 //! The command line as a user types it, one group of commands a module. Ranks as MPI processes need a
 //! feature, and are a test of their own (`tests/mpi.rs`).
 
+mod advice;
 mod agreement;
 mod book;
 mod bounds;

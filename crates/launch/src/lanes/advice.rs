@@ -1,31 +1,12 @@
 //! Which lane suits a model, a cluster and a goal, and what would change that.
 
-use super::{LANES, Lane};
-use case::machines::{custom_mixers, runs_on, shell_word};
+use super::{LANES, Lane, of_engine};
+use case::machines::{Goal, Suited, custom_mixers, runs_on, shell_word, suited};
 use diag::{Blame, Finding};
 use hardware::{Cluster, Kind, Vendor};
-use recipe::{Mixer, Mode, Recipe};
+use layout::Engine;
+use recipe::{Mode, Recipe};
 use serde::Serialize;
-use units::named;
-
-named! {
-    /// What a run is for.
-    pub enum Goal {
-        /// The most tokens a second.
-        Throughput = "throughput",
-        /// PyTorch-native control: debugging, adapters, blocks of one's own.
-        Control = "control",
-        /// A model that does not fit the devices.
-        Offload = "offload",
-        /// TPUs.
-        Tpu = "tpu",
-    }
-}
-
-/// What a cluster's devices are for when nobody says.
-pub fn usual_goal(cluster: &Cluster) -> Goal {
-    if cluster.device.kind == Kind::Tpu { Goal::Tpu } else { Goal::Throughput }
-}
 
 /// A lane for a model, a cluster and a goal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -48,57 +29,37 @@ fn mode_by_name<S: serde::Serializer>(mode: &Option<Mode>, serializer: S) -> Res
     }
 }
 
-/// Recommends a lane that runs on the cluster's devices, or says that none does what is wanted. `typed` is
-/// the recipe as a person names it.
-pub fn recommend(recipe: &Recipe, typed: &str, cluster: &Cluster, goal: Goal) -> Result<Recommendation, Finding> {
-    let names: Vec<&str> = custom_mixers(recipe).iter().map(|m| m.table()).collect();
-    let is_plain = names.is_empty() && recipe.modes.is_empty();
-    let device = &cluster.device;
-    let mut because = vec![format!("the goal is {goal}"), format!("{} is {}", device.name, device.kind_words())];
-    let name = match (device.kind, goal) {
-        (Kind::Tpu, Goal::Offload) => return Err(nothing(typed, cluster, goal, "no lane keeps state on a TPU's host")),
-        (Kind::Gpu, Goal::Tpu) => return Err(nothing(typed, cluster, goal, "the goal is TPUs")),
-        (Kind::Tpu, Goal::Control) => {
-            because.push("annotated PyTorch is a program of one's own on TPUs".to_string());
-            "tpu-pretraining"
-        }
-        (Kind::Tpu, _) if is_plain => {
-            because.push("the model is one that MaxText has blocks for".to_string());
-            "maxtext"
-        }
-        (Kind::Tpu, _) => {
-            let blocks = if names.is_empty() { "the recipe's modes".to_string() } else { names.join(", ") };
-            because.push(format!("MaxText has no block for {blocks}; annotated PyTorch keeps the model one source"));
-            "tpu-pretraining"
-        }
-        (Kind::Gpu, Goal::Throughput) if device.vendor == Vendor::Nvidia => {
-            because.push("fused kernels and overlap decide throughput there".to_string());
-            if recipe.uses(Mixer::Moe) {
-                because.push("experts want the framework's own dispatcher and overlap".to_string());
-            }
-            "nvidia-pretraining"
-        }
-        (Kind::Gpu, Goal::Throughput | Goal::Control) if is_plain => {
-            because.push("the model is plain attention and feed-forward blocks, which torchtitan has".to_string());
-            "torchtitan"
-        }
-        (Kind::Gpu, Goal::Throughput | Goal::Control) => {
-            because.push(format!("the blocks {} run as written in PyTorch", names.join(", ")));
-            "nvidia-wide-moe-lora"
-        }
-        (Kind::Gpu, Goal::Offload) => {
-            because.push("state that does not fit moves to the host, and ZeRO does that best".to_string());
-            "offload"
-        }
-    };
-    let lane = LANES.iter().find(|lane| lane.name == name).unwrap_or(&LANES[0]);
-    let mode = lane.modes.iter().copied().find(|mode| recipe.modes.contains(mode));
+/// A question to recommend a lane for.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// The model.
+    pub recipe: &'a Recipe,
+    /// As a person names it.
+    pub typed: &'a str,
+    /// Where it runs.
+    pub cluster: &'a Cluster,
+    /// To what end.
+    pub goal: Goal,
+}
+
+/// The engines that suit it; refused where no lane does what is wanted.
+pub fn engines(asked: &Asked) -> Result<Suited, Finding> {
+    suited(asked.recipe, asked.cluster, asked.goal).map_err(|why| nothing(asked, why))
+}
+
+/// The lane of the engine that was found to be the one to take, with the facts that speak for it.
+pub fn recommend(asked: &Asked, engine: Engine, mode: Option<Mode>, why: Vec<String>) -> Recommendation {
+    let (lane, device) = (of_engine(engine).unwrap_or(&LANES[0]), &asked.cluster.device);
+    let mut because =
+        vec![format!("the goal is {}", asked.goal), format!("{} is {}", device.name, device.kind_words())];
+    because.extend(why);
     because.push(lane.reason.to_string());
-    Ok(Recommendation { lane, mode, because, would_change: would_change(recipe, typed, cluster, goal, &names) })
+    Recommendation { lane, mode, because, would_change: would_change(asked, engine, mode) }
 }
 
 /// A goal that no lane serves on these devices, with the lanes that run there.
-fn nothing(typed: &str, cluster: &Cluster, goal: Goal, why: &str) -> Finding {
+fn nothing(asked: &Asked, why: &str) -> Finding {
+    let Asked { typed, cluster, goal, .. } = *asked;
     let device = &cluster.device;
     let message =
         format!("no lane serves `--goal {goal}` on {}: it is {}, and {why}", device.name, device.kind_words());
@@ -119,18 +80,31 @@ fn other_devices(cluster: &Cluster) -> &'static str {
 }
 
 /// What would lead elsewhere, each with where to.
-fn would_change(recipe: &Recipe, typed: &str, cluster: &Cluster, goal: Goal, custom: &[&str]) -> Vec<String> {
+fn would_change(asked: &Asked, engine: Engine, mode: Option<Mode>) -> Vec<String> {
+    let Asked { recipe, typed, cluster, goal } = *asked;
+    let custom: Vec<&str> = custom_mixers(recipe).iter().map(|mixer| mixer.table()).collect();
     let mut list = Vec::new();
     let is_tpu = cluster.device.kind == Kind::Tpu;
     if !is_tpu && goal == Goal::Throughput {
-        if recipe.modes.contains(&Mode::AuthorDp) {
-            list.push(
-                "keeping the custom mixers: mode author_dp at tp 1, or the lane nvidia-wide-moe-lora".to_string(),
-            );
+        match mode {
+            Some(Mode::NemoNative) if recipe.modes.contains(&Mode::AuthorDp) => {
+                list.push(
+                    "keeping the custom mixers: mode author_dp at tp 1, or the lane nvidia-wide-moe-lora".to_string(),
+                );
+            }
+            Some(Mode::AuthorDp) if engine == Engine::Megatron && recipe.modes.contains(&Mode::NemoNative) => {
+                list.push("the engine's own mixers, with tp 2: mode nemo_native".to_string());
+            }
+            _ => {}
         }
-        list.push(
-            "finer control than Megatron gives, or adapters added after sharding: nvidia-wide-moe-lora".to_string(),
-        );
+        let other = match (engine, cluster.device.vendor) {
+            (Engine::Megatron, _) => {
+                "finer control than Megatron gives, or adapters added after sharding: nvidia-wide-moe-lora"
+            }
+            (_, Vendor::Nvidia) => "larger devices, or more of them: nvidia-pretraining",
+            _ => "NVIDIA GPUs: nvidia-pretraining",
+        };
+        list.push(other.to_string());
     } else if !is_tpu && cluster.device.vendor == Vendor::Nvidia {
         list.push("peak throughput with Transformer Engine: nvidia-pretraining".to_string());
     }
@@ -153,32 +127,35 @@ fn would_change(recipe: &Recipe, typed: &str, cluster: &Cluster, goal: Goal, cus
 #[cfg(test)]
 mod tests {
     use super::*;
+    use case::machines::usual_goal;
 
-    fn advice(name: &str, on: &str, goal: Option<Goal>) -> Result<(&'static str, Option<Mode>), Finding> {
-        let cluster = Cluster::parse(on).unwrap();
-        let recipe = recipe::builtin::find(name).unwrap();
-        let found = recommend(&recipe, name, &cluster, goal.unwrap_or(usual_goal(&cluster)))?;
-        assert!(found.because.len() >= 2 && found.would_change.len() >= 2);
+    fn advice(name: &str, on: &str, goal: Option<Goal>) -> Result<&'static str, Finding> {
+        let (cluster, recipe) = (Cluster::parse(on).unwrap(), recipe::builtin::find(name).unwrap());
+        let goal = goal.unwrap_or(usual_goal(&cluster));
+        let asked = Asked { recipe: &recipe, typed: name, cluster: &cluster, goal };
+        let Suited { engines, why } = engines(&asked)?;
+        let found = recommend(&asked, engines[0], None, vec![why]);
+        assert!(found.because.len() >= 3 && found.would_change.len() >= 2);
         assert!(runs_on(found.lane.engine).contains(&cluster.device.vendor));
         if cluster.device.kind == Kind::Tpu {
             let said = serde_json::to_string(&found).unwrap().to_lowercase();
             assert!(!said.contains("nvidia"), "{said}");
         }
-        Ok((found.lane.name, found.mode))
+        Ok(found.lane.name)
     }
 
     #[test]
     fn goal_and_devices_lead_to_a_lane() {
-        let is = |name: &str, on: &str, goal, lane: &str, mode| {
-            assert_eq!(advice(name, on, goal), Ok((lane, mode)), "{name} {on} {goal:?}");
+        let is = |name: &str, on: &str, goal, lane: &str| {
+            assert_eq!(advice(name, on, goal), Ok(lane), "{name} {on} {goal:?}");
         };
-        is("nam56r", "8xH200", None, "nvidia-pretraining", Some(Mode::NemoNative));
-        is("nam56r", "8xH200", Some(Goal::Control), "nvidia-wide-moe-lora", Some(Mode::AuthorDp));
-        is("llama3-8b", "8xH200", Some(Goal::Control), "torchtitan", None);
-        is("deepseek-v3", "8xH200", Some(Goal::Offload), "offload", None);
+        is("nam56r", "8xH200", None, "nvidia-pretraining");
+        is("nam56r", "8xH200", Some(Goal::Control), "nvidia-wide-moe-lora");
+        is("llama3-8b", "8xH200", Some(Goal::Control), "torchtitan");
+        is("deepseek-v3", "8xH200", Some(Goal::Offload), "offload");
         for goal in [None, Some(Goal::Tpu), Some(Goal::Throughput)] {
-            is("nam56r", "16xTPUv6e", goal, "tpu-pretraining", Some(Mode::AuthorDp));
-            is("llama3-8b", "256xTPU-v5e", goal, "maxtext", None);
+            is("nam56r", "16xTPUv6e", goal, "tpu-pretraining");
+            is("llama3-8b", "256xTPU-v5e", goal, "maxtext");
         }
     }
 

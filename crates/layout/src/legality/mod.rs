@@ -11,6 +11,7 @@ pub(crate) mod depth;
 pub(crate) mod example;
 mod experts;
 mod heads;
+mod joint;
 mod mixers;
 mod modes;
 mod reads;
@@ -23,6 +24,7 @@ pub mod world;
 
 pub use context::recurrence::RULE as UNCARRIED_STATE;
 pub use heads::kv_shared::RULE as SHARED_KV_HEADS;
+pub use joint::joint_fixes;
 pub use reads::Reads;
 pub use rule::{Check, Rule};
 pub use widths::aligned::RULE as UNALIGNED;

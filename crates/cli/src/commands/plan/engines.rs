@@ -2,6 +2,7 @@
 
 use super::text::{flags_of, given_up, seconds};
 use super::trust::range;
+use super::written::Written;
 use super::{Aim, Wanted, report, with_solution};
 use crate::args::PlanArgs;
 use crate::files::load_cluster;
@@ -10,8 +11,10 @@ use crate::table::{Table, heading, wrap};
 use case::asked::EngineChoice;
 use case::machines::{engines_on, usual_engines};
 use cost::Interval;
-use diag::{Blame, Finding};
+use diag::{Blame, Finding, RuleId};
+use launch::lanes::topology;
 use layout::Engine;
+use recipe::Mode;
 use search::{Choice, ModeSpace};
 use serde_json::{Value, json};
 use units::{Bytes, count};
@@ -56,39 +59,60 @@ fn unknown(name: &str) -> Finding {
 }
 
 /// What one engine comes to.
-struct Row {
-    engine: Engine,
-    found: Result<Best, String>,
+pub struct Row {
+    pub engine: Engine,
+    pub found: Result<Best, Refusal>,
 }
 
-struct Best {
+/// The best layout of one engine.
+pub struct Best {
     per_sequence: f64,
-    seconds: f64,
+    pub seconds: f64,
     interval: Option<Interval>,
     tokens: f64,
-    headroom: i64,
-    flags: String,
+    pub headroom: i64,
+    pub flags: String,
+    /// The mode it runs in, where the recipe has any.
+    pub mode: Option<Mode>,
     /// What of the model it does not run.
-    lacks: Vec<&'static str>,
+    pub lacks: Vec<&'static str>,
     /// What the user must bring.
     needs: Vec<&'static str>,
+    /// The job behind `shardwright launch`; none where `launch` refuses it.
+    pub launch: Option<Vec<String>>,
+    /// What a policy keeps tuned constants by.
+    pub topology: String,
+    /// What `launch` says of it.
+    pub findings: Vec<Finding>,
+}
+
+impl Row {
+    /// Why there is no layout, in a sentence.
+    pub fn why(&self) -> Option<&str> {
+        let refusal = self.found.as_ref().err()?;
+        Some(refusal.findings.first().map_or("", |finding| finding.message.as_str()))
+    }
+}
+
+/// Each engine with its best layout, as `plan` finds it.
+pub fn compared(args: &PlanArgs, on: &str, engines: &[Engine]) -> Vec<Row> {
+    engines.iter().map(|engine| row(args, on, *engine)).collect()
+}
+
+/// The engine to take: the fastest of those that fit and start as they are written.
+pub fn to_take(rows: &[Row]) -> Option<(&Row, &Best)> {
+    let order = |best: &Best| (best.launch.is_none(), !best.needs.is_empty());
+    let fitting = rows.iter().filter_map(|row| Some((row, row.found.as_ref().ok()?)));
+    fitting.min_by(|(_, a), (_, b)| order(a).cmp(&order(b)).then(a.per_sequence.total_cmp(&b.per_sequence)))
 }
 
 /// Compares engines, and answers with the page of the one to take.
 pub fn run(args: &PlanArgs, on: &str, asked: &Asked) -> Outcome {
-    let rows: Vec<Row> = asked.engines.iter().map(|engine| row(args, on, *engine)).collect();
-    let fits = |row: &&Row| row.found.is_ok();
-    let order = |row: &&Row| {
-        row.found.as_ref().map_or((true, f64::INFINITY), |best| (!best.needs.is_empty(), best.per_sequence))
-    };
-    let best = rows.iter().filter(fits).min_by(|a, b| {
-        let (a, b) = (order(a), order(b));
-        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
-    });
-    let engine = best.map_or(asked.engines[0], |row| row.engine);
+    let rows = compared(args, on, &asked.engines);
+    let engine = to_take(&rows).map_or(asked.engines[0], |(row, _)| row.engine);
     let args = of_engine(args, engine);
     let mut wanted = Wanted::new(&args, on, args.search.sequences.first().copied())?;
-    wanted.engine_typed = asked.why.is_none();
+    wanted.why_engine = asked.why.clone();
     let mut report = with_solution(&args, &wanted, Aim::of(&args), |solved| report(&args, &wanted, solved))?;
     report.text = text(&rows, asked, engine) + "\n" + &report.text;
     if let Some(json) = &mut report.json {
@@ -111,19 +135,34 @@ fn row(args: &PlanArgs, on: &str, engine: Engine) -> Row {
         with_solution(&args, &wanted, Aim::alone(), |solved| {
             let answer = solved.answer.modes.first();
             let mode = answer.map(|answer| &solved.space.modes[answer.mode]);
-            Ok(match (solved.answer.best(), mode) {
+            match (solved.answer.best(), mode) {
                 (Some(best), Some(mode)) => Ok(Best::of(best, mode)),
-                _ => Err(super::text::verdict(&wanted, solved)),
-            })
+                _ => Err(nothing_fits(super::text::verdict(&wanted, solved)).into()),
+            }
         })
     });
-    let why = |refusal: Refusal| refusal.findings.first().map_or_else(String::new, |finding| finding.message.clone());
-    Row { engine, found: found.unwrap_or_else(|refusal| Err(why(refusal))) }
+    Row { engine, found }
+}
+
+/// That an engine has no layout which fits.
+pub const NOTHING_FITS: RuleId = "plan/none";
+
+fn nothing_fits(verdict: String) -> Finding {
+    Finding::error(NOTHING_FITS, Blame::Layout, "layout", verdict)
 }
 
 impl Best {
     fn of(best: &Choice, mode: &ModeSpace) -> Best {
+        let written = Written::of(best);
+        let launch = |besides: &str| {
+            let besides = besides.split_whitespace().map(str::to_string);
+            best.case.words().into_iter().chain(besides).collect()
+        };
         Best {
+            mode: mode.mode,
+            launch: written.flags().map(launch),
+            topology: topology(best.case.on(), &best.case.layout),
+            findings: written.findings(),
             per_sequence: best.per_sequence(),
             seconds: best.step.seconds,
             interval: best.step.interval.clone(),
@@ -158,7 +197,7 @@ fn text(rows: &[Row], asked: &Asked, taken: Engine) -> String {
                 Bytes(best.headroom.max(0) as u64).to_string(),
                 best.cannot(),
             ]),
-            Err(why) => refused += &wrap(&format!("{}: {why}", row.engine), "  ", 100),
+            Err(_) => refused += &wrap(&format!("{}: {}", row.engine, row.why().unwrap_or_default()), "  ", 100),
         }
     }
     let fitting = rows.iter().filter(|row| row.found.is_ok()).count();
@@ -178,6 +217,6 @@ fn value(row: &Row) -> Value {
         Ok(best) => json!({ "engine": row.engine.name(), "seconds": best.seconds, "interval": best.interval,
             "tokens_per_second_per_device": best.tokens, "headroom_bytes": best.headroom, "flags": best.flags,
             "gives_up": best.lacks, "needs": best.needs }),
-        Err(why) => json!({ "engine": row.engine.name(), "why": why }),
+        Err(_) => json!({ "engine": row.engine.name(), "why": row.why() }),
     }
 }

@@ -23,7 +23,7 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
     let near = |n: &Neighbour| answer.best().map(|best| neighbour(solved, best, n));
     json!({
         "recipe": wanted.recipe.name, "cluster": wanted.cluster, "total": counts.total, "active": counts.active,
-        "engine": wanted.pinned.engine.map(|engine| engine.name()), "gbs_assumed": !solved.space.is_batch_typed,
+        "engine": wanted.pinned.engine.map(|engine| engine.name()), "why_engine": wanted.why_engine, "gbs_assumed": !solved.space.is_batch_typed,
         "other_batches": answer.best().map(|best| solved.other_batches(best).iter()
             .map(|(gbs, rate)| json!({ "gbs": gbs, "tokens_per_second_per_device": rate })).collect::<Vec<_>>()),
         "besides": answer.best().map(|best| besides::json(solved, best)),

@@ -4,7 +4,7 @@ use super::Wanted;
 use crate::args::PlanArgs;
 use crate::outcome::Refusal;
 use case::asked::EngineChoice;
-use case::machines::{engines_on, shell_word};
+use case::machines::engines_on;
 use case::options_of;
 use diag::{Blame, Finding};
 use layout::Engine;
@@ -34,8 +34,10 @@ pub fn note(args: &PlanArgs, wanted: &Wanted) -> Option<Finding> {
         }
         _ => format!("{} has layouts with a price for this model", names.concat()),
     };
-    let recipe = shell_word(&wanted.asked.recipe.recipe);
-    let hint = format!("`shardwright plan {recipe} --on {} --engine {first}`", shell_word(&args.on));
+    let mut same = args.clone();
+    same.search.engines = Vec::new();
+    same.layout.engine = Some(EngineChoice::One(*first));
+    let hint = format!("`shardwright plan {}`", diag::quote::typed_line(same.words()));
     Some(Finding::note("plan/other-engines", Blame::Engine, "engine", message).hint(hint))
 }
 

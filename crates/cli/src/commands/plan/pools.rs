@@ -8,7 +8,7 @@ pub use json::stages_json;
 use super::text::{flags_of, seconds, ways_out};
 use super::{Aim, Wanted, with_solution};
 use crate::args::PlanArgs;
-use crate::commands::{model_line, typed};
+use crate::commands::{model_line_at, typed};
 use crate::files::load_pools;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
 use crate::table::{Table, heading, wrap};
@@ -78,7 +78,7 @@ pub fn run(args: &PlanArgs, on: &str) -> Outcome {
         ways.push(Way { found: together(&args, &text, &some, sequence)?, on: text, devices, pools: order });
     }
     let ways = fastest_orders(ways);
-    let head = model_line(&recipe) + "\n";
+    let head = model_line_at(&recipe, sequence) + "\n";
     let mut json = json::of(&args, on, &pools, &ways, is_batch_typed);
     json["recipe"] = json!(recipe.name);
     let Some((best, found)) = chosen(&ways) else {

@@ -5,7 +5,7 @@ use super::text::{flags_of, seconds, ways_out};
 use super::trust::range;
 use super::{Aim, Wanted, with_solution};
 use crate::args::PlanArgs;
-use crate::commands::model_line;
+use crate::commands::model_line_at;
 use crate::files::write_file;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Report};
 use crate::pictures;
@@ -58,7 +58,8 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
         for on in clusters {
             let wanted = Wanted::new(args, on, sequence)?;
             if head.is_empty() {
-                head = model_line(&wanted.recipe) + "\n";
+                let one = wanted.pinned.sequence.filter(|_| sequences.len() == 1);
+                head = model_line_at(&wanted.recipe, one) + "\n";
                 name = json!(wanted.recipe.name);
             }
             rows.push(with_solution(args, &wanted, Aim::of(args), |solved| {

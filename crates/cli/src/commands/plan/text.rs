@@ -9,7 +9,7 @@ use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::bars;
 use crate::commands::fit::{fit_lines, host_text, tokens_per_second, verdict_text};
-use crate::commands::{calibrated_text, model_line, shorten, typed, widths};
+use crate::commands::{calibrated_text, model_line_at, shorten, typed, widths};
 use crate::table::{Table, heading, wrap};
 use case::{Case, Part};
 use diag::quote;
@@ -74,7 +74,7 @@ pub fn page(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option<&
 
 fn head(args: &PlanArgs, wanted: &Wanted) -> String {
     let (counts, cluster) = (wanted.recipe.counts().all, &wanted.cluster);
-    let mut text = model_line(&wanted.recipe) + "\n";
+    let mut text = model_line_at(&wanted.recipe, wanted.pinned.sequence) + "\n";
     text += &format!("  {} parameters, {} active on a token\n", exact(counts.total), count(counts.active));
     text += &format!(
         "\x1b[1m{}\x1b[0m  {} × {} {}, {} visible on each; {}\n",
@@ -85,6 +85,9 @@ fn head(args: &PlanArgs, wanted: &Wanted) -> String {
         Bytes(cluster.device.visible_bytes()),
         islands(cluster)
     );
+    if let (Some(engine), Some(why)) = (wanted.pinned.engine, &wanted.why_engine) {
+        text += &wrap(&format!("engine {engine}: {why}"), "  ", 100);
+    }
     text
 }
 
@@ -105,9 +108,9 @@ fn islands(cluster: &Cluster) -> String {
 
 /// What was searched for, in a line.
 fn terms(wanted: &Wanted, solved: &Solved) -> String {
-    let engine = match (wanted.pinned.engine, wanted.engine_typed) {
-        (Some(engine), true) => format!("for {engine}"),
-        (Some(engine), false) => format!("for {engine} (--engine says otherwise)"),
+    let engine = match (wanted.pinned.engine, &wanted.why_engine) {
+        (Some(engine), None) => format!("for {engine}"),
+        (Some(engine), Some(_)) => format!("for {engine} (--engine says otherwise)"),
         (None, _) => "for any engine".to_string(),
     };
     let batch = match (solved.space.batch, solved.space.is_batch_typed) {
