@@ -21,8 +21,8 @@ use hardware::split_pools;
 use launch::header::Header;
 use layout::{Recompute, Schedule};
 use memory::fit::{
-    Fit, HostUse, Item, Lever, Levers, Overload, RankClass, Verdict, at_overloads, checklist, communicators, levers,
-    routing, work,
+    AtOverload, Breaks, Fit, HostUse, Item, Lever, Levers, Overload, Overloaded, RankClass, Verdict, at_overloads,
+    checklist, communicators, levers, routing, work,
 };
 use recipe::Mixer;
 use replay::Unmodelled;
@@ -36,9 +36,6 @@ pub fn unmodelled(reason: &Unmodelled) -> Refusal {
         .hint("leave it out, or price another engine with --engine; docs/memory.md says what each ledger replays")
         .into()
 }
-
-/// Prices at which the overload that breaks a job is looked for.
-const BISECTIONS: usize = 16;
 
 /// Prices a job, which is done so many times in all, unless that is predicted to take more of this
 /// machine than is allowed.
@@ -89,27 +86,24 @@ pub fn run(args: &FitArgs) -> Outcome {
         return Err(Finding::error("fit/overload", Blame::Usage, "overload", message).hint(hint).into());
     }
     let limit = args.work.of_an_answer();
-    let again = args.overload.len()
-        + usize::from(!args.overload.is_empty()) * BISECTIONS
-        + usize::from(args.checklist)
-        + usize::from(args.seen.memory_snapshot.is_some());
+    let again = args.overload.len() + usize::from(args.checklist) + usize::from(args.seen.memory_snapshot.is_some());
     let fit = price(&case, headroom, &limit, 1 + again as u64)?;
     let step = cost::step(&case);
     let taken = work(&case).map_or(0, |work| work.repeated(1 + again as u64).operations);
+    let mut allowed = limit.operations.saturating_sub(taken);
+    let overload = Overload::of(&case, &fit, allowed);
+    allowed -= overload.as_ref().map_or(0, |overload| overload.operations);
     let found = match args.levers {
-        YesOrNo::Yes => Some(levers(&case, &fit, limit.operations.saturating_sub(taken), &tokens_per_second)),
+        YesOrNo::Yes => Some(levers(&case, &fit, allowed, &tokens_per_second)),
         YesOrNo::No => None,
     };
-    let skew = if args.overload.is_empty() {
-        None
-    } else {
-        at_overloads(&case, &args.overload).map_err(|e| unmodelled(&e))?
-    };
+    let skew = at_overloads(&case, &args.overload).map_err(|e| unmodelled(&e))?;
     let items = if args.checklist { checklist(&case, &fit) } else { Vec::new() };
     let seen = seen::write(&args.seen, &case, fit.worst().stage, &limit)?;
     let layer = routing(&case, fit.worst().stage);
     let routing_text = if args.routing { routing::text(&case, &fit, layer.as_ref()) } else { String::new() };
     let mut text = verdict_text(&case, &fit);
+    text += &overload.as_ref().map_or(String::new(), |overload| wrap(&overload.words(), "", 80));
     text += &host_text(&fit);
     text += &step_text(&case, &step);
     text += &calibrated_text(&case.on().device, &case.source, "");
@@ -124,12 +118,13 @@ pub fn run(args: &FitArgs) -> Outcome {
     text += &classes_text(&fit.classes);
     text += &phases::text(fit.worst());
     text += &routing_text;
-    text += &overload_text(skew.as_ref(), &args.overload);
+    text += &overload_text(&skew, &args.overload);
     text += &found.as_ref().map_or(String::new(), |found| levers_text(&found.found) + &untried_text(&found.untried));
     text += &checklist_text(&items);
     text += &unmodelled_text(&fit);
     text += &seen.paragraph();
-    let mut json = fit_json(&case, &fit, found.as_ref(), skew.as_ref(), &items);
+    let skew = overload.as_ref().map_or(Value::Null, |overload| overload_json(overload, &skew));
+    let mut json = fit_json(&case, &fit, found.as_ref(), skew, &items);
     json["step"] = step_json(&step);
     json["slower_widths"] = widths::json(&case);
     json["header"] = json!(Header::of(&case));
@@ -231,7 +226,7 @@ pub fn verdict_text(case: &Case, fit: &Fit) -> String {
     };
     format!(
         "{colour}{}\x1b[0m on {}: the worst ranks are stage {}'s ({}-{}), holding {} of {} ({left}, {} asked for){}\n\
-         the peak stands in {} during {}\n",
+         the peak stands in {} during {}\n{}",
         fit.verdict.name(),
         device.name,
         worst.stage,
@@ -239,10 +234,26 @@ pub fn verdict_text(case: &Case, fit: &Fit) -> String {
         worst.first_rank + worst.num_ranks - 1,
         Bytes(worst.total()),
         Bytes(device.visible_bytes()),
-        fit.headroom,
+        fit.margin.headroom,
         case.beside_figures(),
         worst.peak_origin,
         worst.peak_phase,
+        overloaded_text(fit, device.visible_bytes())
+    )
+}
+
+/// What the fullest rank holds under the overload that was asked for; nothing where none was.
+pub fn overloaded_text(fit: &Fit, visible: u64) -> String {
+    let Some(Overloaded { factor, class }) = &fit.overloaded else { return String::new() };
+    let left = match u64::try_from(class.headroom) {
+        Ok(left) => format!("{} left", Bytes(left)),
+        Err(_) => format!("{} over", Bytes(class.headroom.unsigned_abs())),
+    };
+    format!(
+        "with experts that receive {factor} times their share, stage {} holds {} of {} ({left})\n",
+        class.stage,
+        Bytes(class.total()),
+        Bytes(visible)
     )
 }
 
@@ -304,31 +315,31 @@ fn classes_text(classes: &[RankClass]) -> String {
     heading("Rank classes") + &table.render()
 }
 
-fn overload_text(skew: Option<&Overload>, asked: &[f64]) -> String {
-    let Some(skew) = skew else {
-        let silent = asked.is_empty();
-        return if silent {
-            String::new()
-        } else {
-            heading("Routing skew") + "  ep is 1 or there are no experts: skew moves no tokens between ranks\n"
-        };
-    };
+/// Memory at each factor that was asked for.
+fn overload_text(skew: &[AtOverload], asked: &[f64]) -> String {
+    if asked.is_empty() {
+        return String::new();
+    }
+    if skew.is_empty() {
+        return heading("Routing skew") + "  there are no experts: nothing is routed\n";
+    }
     let mut table = Table::new(&["overload", "holds", "headroom"]).right(&[0, 1, 2]);
-    for at in &skew.at {
+    for at in skew {
         table.row([
             format!("{:.2}", at.factor),
             Bytes(at.total).to_string(),
             format!("{:.1} GiB", at.headroom as f64 / Bytes::GIB.0 as f64),
         ]);
     }
-    let breaks = match skew.breaks_at {
-        Some(factor) if factor <= 0.01 => "does not fit however tokens fall: routing is not the cause".to_string(),
-        Some(factor) => format!("no longer fits once a rank's experts receive {factor:.2} times their share"),
-        None => "fits even when every token of every peer chooses this rank's experts".to_string(),
-    };
-    heading("Routing skew (worst rank)")
-        + &table.render()
-        + &format!("  {breaks} (the most there is: {:.1})\n", skew.most)
+    heading("Routing skew (worst rank)") + &table.render()
+}
+
+/// Where routing breaks a job, and what it holds at each factor that was asked for.
+pub fn overload_json(overload: &Overload, skew: &[AtOverload]) -> Value {
+    let at = |o: &AtOverload| json!({ "factor": o.factor, "total_bytes": o.total, "headroom_bytes": o.headroom });
+    let is_known = matches!(overload.breaks, Breaks::At(_) | Breaks::Never);
+    let unknown = (!is_known).then(|| overload.words());
+    json!({ "at": skew.iter().map(at).collect::<Vec<_>>(), "breaks_at": overload.breaks_at(), "most": overload.most, "unknown": unknown })
 }
 
 /// Levers that were left out, and what tries them.
@@ -403,18 +414,16 @@ fn class_json(class: &RankClass) -> Value {
     })
 }
 
-fn fit_json(case: &Case, fit: &Fit, levers: Option<&Levers>, skew: Option<&Overload>, items: &[Item]) -> Value {
+fn fit_json(case: &Case, fit: &Fit, levers: Option<&Levers>, overload: Value, items: &[Item]) -> Value {
     let has_experts = case.recipe.uses(Mixer::Moe);
-    let at = |o: &memory::fit::AtOverload| json!({ "factor": o.factor, "total_bytes": o.total, "headroom_bytes": o.headroom });
     let mut json = json!({
         "recipe": case.recipe.name, "layout": layout_json(&case.layout, &case.defaults),
         "hardware": case.cluster, "engine": case.engine().name(),
-        "device_bytes": case.on().device.visible_bytes(), "headroom_bytes": fit.headroom,
+        "device_bytes": case.on().device.visible_bytes(), "headroom_bytes": fit.margin.headroom,
         "verdict": fit.verdict, "host": fit.host, "rank_classes": fit.classes.iter().map(class_json).collect::<Vec<_>>(),
         "worst": fit.worst, "communicators": communicators(&case.layout, has_experts),
         "unmodelled": fit.unmodelled, "levers": levers.map(|levers| &levers.found), "checklist": items,
-        "overload": skew.map(|s| json!({ "at": s.at.iter().map(at).collect::<Vec<_>>(), "breaks_at": s.breaks_at, "most": s.most })),
-        "seams": case.seams, "findings": case.findings, "case": case.to_json(),
+        "overload": overload, "seams": case.seams, "findings": case.findings, "case": case.to_json(),
     });
     if let Some(levers) = levers.filter(|levers| !levers.untried.is_empty()) {
         json["levers_untried"] = json!(levers.untried);

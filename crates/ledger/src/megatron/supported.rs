@@ -2,7 +2,7 @@
 
 use super::config::{AttentionSizes, ChunkLayers, Feed, Indexer, MoeSizes, Recomputed, Suffix};
 use super::options::GraphInputs;
-use super::{AttentionBackend, Dispatcher, Fp8Recipe, Job, MegatronOptions};
+use super::{AttentionBackend, Dispatcher, Fp8Recipe, Job, MegatronOptions, Routing};
 use layout::order::Pipeline;
 use layout::request::RecomputeModule;
 use layout::{Layout, Recompute, Schedule, ZeroStage};
@@ -311,7 +311,12 @@ pub(super) fn experts(moe: &Moe, layout: &Layout, options: &MegatronOptions) -> 
         score_width: width(options.router, "routing scores")?,
         capacity_factor: options.capacity_factor,
         dispatcher: options.dispatcher,
-        routing: options.routing,
+        routing: match options.routing {
+            Routing::Overloaded { factor } => {
+                Routing::Overloaded { factor: factor.min(moe.most_overload(layout.ep.get())) }
+            }
+            routing => routing,
+        },
         own_buffers: layout.ep.splits() || layout.etp != layout.tp,
     })
 }

@@ -118,7 +118,7 @@ fn recompute(case: &Case, fit: &Fit) -> Item {
     };
     let words = other.to_string();
     let changed = case.with(|asked| asked.layout.recompute = Some(other));
-    let Some(beside) = changed.ok().and_then(|case| Fit::price(&case, fit.headroom).ok()) else {
+    let Some(beside) = changed.ok().and_then(|case| Fit::price(&case, fit.margin).ok()) else {
         return item(what, false, format!("--recompute {words}, to compare with, has no price"));
     };
     let (here, there) = (kept(fit), kept(&beside));
@@ -157,7 +157,7 @@ fn serving(case: &Case) -> Item {
 fn headroom(fit: &Fit) -> Item {
     let left = fit.worst().headroom;
     let evidence = match u64::try_from(left) {
-        Ok(left) => format!("{} left, {} asked for", Bytes(left), fit.headroom),
+        Ok(left) => format!("{} left, {} asked for", Bytes(left), fit.margin.headroom),
         Err(_) => format!("{} over the device", Bytes(left.unsigned_abs())),
     };
     item("headroom for compile peaks and fragmentation", fit.verdict == Verdict::Fits, evidence)

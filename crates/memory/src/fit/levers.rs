@@ -61,7 +61,7 @@ pub fn levers(case: &Case, fit: &Fit, allowed: u64, rate: Rate) -> Levers {
     }
     levers.found.extend(least_offload(case, fit, &slows));
     let (mut enough, mut rest): (Vec<_>, Vec<_>) =
-        levers.found.into_iter().partition(|lever| lever.headroom_bytes >= fit.headroom.0 as i64);
+        levers.found.into_iter().partition(|lever| lever.headroom_bytes >= fit.margin.headroom.0 as i64);
     let time = |lever: &Lever| lever.slows.unwrap_or(f64::INFINITY);
     enough.sort_by(|a, b| time(a).total_cmp(&time(b)).then(b.saves_bytes.cmp(&a.saves_bytes)));
     rest.sort_by_key(|lever| std::cmp::Reverse(lever.saves_bytes));
@@ -71,16 +71,16 @@ pub fn levers(case: &Case, fit: &Fit, allowed: u64, rate: Rate) -> Levers {
 
 fn lever(change: String, costs: &'static str, case: &Case, fit: &Fit, slows: Rate) -> Option<Lever> {
     let after = fit.price_beside(case).ok()?;
-    let worst = after.worst();
-    let saves_bytes = fit.worst().total().checked_sub(worst.total()).filter(|saved| *saved > 0)?;
+    let worst = after.tightest();
+    let saves_bytes = fit.tightest().total().checked_sub(worst.total()).filter(|saved| *saved > 0)?;
     let (total_bytes, headroom_bytes) = (worst.total(), worst.headroom);
     Some(Lever { change, total_bytes, saves_bytes, headroom_bytes, slows: slows(case), costs })
 }
 
 /// The least share of AdamW's state whose move makes it fit with the headroom asked for.
 fn least_offload(case: &Case, fit: &Fit, slows: Rate) -> Option<Lever> {
-    let missing = fit.headroom.0 as i64 - fit.worst().headroom;
-    let adam = fit.worst().line(Entry::Ledger(Line::OtherOptimizer));
+    let missing = fit.margin.headroom.0 as i64 - fit.tightest().headroom;
+    let adam = fit.tightest().line(Entry::Ledger(Line::OtherOptimizer));
     if missing <= 0 || adam == 0 || case.engine() != Engine::Megatron {
         return None;
     }

@@ -7,6 +7,7 @@ mod dispatch;
 mod least;
 mod levers;
 mod lines;
+mod margin;
 mod offload;
 mod overload;
 mod pools;
@@ -22,8 +23,9 @@ pub use dispatch::dispatch_bytes;
 pub use least::Least;
 pub use levers::{Lever, Levers, levers};
 pub use lines::{Amount, Entry};
+pub use margin::Margin;
 pub use offload::Offload;
-pub use overload::{AtOverload, Overload, at_overloads};
+pub use overload::{AtOverload, Breaks, Overload, at_overloads};
 pub use pools::PooledFit;
 pub use replays::{Recorded, most_headroom_of_stage, record, work, work_of_stage};
 pub use reserve::{Communicator, Outside, communicator_bytes, communicators, outside};
@@ -83,11 +85,23 @@ pub struct Fit {
     pub verdict: Verdict,
     /// What the hosts hold for their devices.
     pub host: HostUse,
-    /// Memory that was to be left free.
-    pub headroom: Bytes,
+    /// What was to be left free.
+    pub margin: Margin,
+    /// The class with the least headroom under the overload that was asked for; none where that changes nothing.
+    pub overloaded: Option<Overloaded>,
     /// What no figure here covers.
     pub unmodelled: Vec<String>,
     replays: Arc<Replays>,
+    overloaded_replays: Option<Arc<Replays>>,
+}
+
+/// The fullest rank under uneven routing.
+#[derive(Clone, Debug)]
+pub struct Overloaded {
+    /// Copies of tokens that its experts receive, over their even share.
+    pub factor: f64,
+    /// What it holds.
+    pub class: RankClass,
 }
 
 /// Host memory of the node that needs most of it.
@@ -137,51 +151,75 @@ impl HostUse {
 }
 
 impl Fit {
-    /// Prices every rank class of a job, leaving `headroom` free for compile peaks and
-    /// fragmentation nobody replays.
-    pub fn price(case: &Case, headroom: Bytes) -> Result<Fit, Unmodelled> {
-        let ledger = Ledger::of_case(case)?;
-        let pricing = Pricing { case, ledger: &ledger };
-        Ok(Fit::of(pricing, Arc::new(Replays::new(pricing)?), headroom))
+    /// Prices every rank class of a job, leaving a margin for compile peaks, fragmentation and uneven routing.
+    pub fn price(case: &Case, margin: impl Into<Margin>) -> Result<Fit, Unmodelled> {
+        Fit::priced(case, margin.into(), [None, None])
     }
 
     /// Prices another job with the replays of this one, where they are the same.
     fn price_beside(&self, case: &Case) -> Result<Fit, Unmodelled> {
-        let ledger = Ledger::of_case(case)?;
-        let pricing = Pricing { case, ledger: &ledger };
-        let known = self.replays.are_of(pricing).then(|| self.replays.clone());
-        let replays = known.map_or_else(|| Replays::new(pricing).map(Arc::new), Ok)?;
-        Ok(Fit::of(pricing, replays, self.headroom))
+        Fit::priced(case, self.margin, [Some(&self.replays), self.overloaded_replays.as_ref()])
     }
 
     /// Operations that pricing another job beside this one takes; none where the replays are the same.
     fn work_beside(&self, case: &Case) -> u64 {
         let is_known = |ledger: &Ledger| self.replays.are_of(Pricing { case, ledger });
         match Ledger::of_case(case) {
-            Ok(ledger) if !is_known(&ledger) => work(case).map_or(0, |work| work.operations),
+            Ok(ledger) if !is_known(&ledger) => self.margin.work(case).map_or(0, |work| work.operations),
             _ => 0,
         }
     }
 
-    fn of(pricing: Pricing, replays: Arc<Replays>, headroom: Bytes) -> Fit {
-        let case = pricing.case;
-        let class = |stage: usize| {
-            let (twin, replay) = replays.of(stage);
-            RankClass::price(pricing, twin, replay).at_stage(stage)
-        };
-        let classes: Vec<RankClass> = (0..case.layout.pp.get() as usize).map(class).collect();
+    /// Prices a job as it is and overloaded, each with what is known of its replays.
+    fn priced(case: &Case, margin: Margin, known: [Option<&Arc<Replays>>; 2]) -> Result<Fit, Unmodelled> {
+        let ledger = Ledger::of_case(case)?;
+        let pricing = Pricing { case, ledger: &ledger };
+        let (classes, replays) = priced_classes(pricing, known[0])?;
+        let overloaded = margin.overloaded(case).map(|case| {
+            let ledger = Ledger::of_case(&case)?;
+            let (classes, replays) = priced_classes(Pricing { case: &case, ledger: &ledger }, known[1])?;
+            let fullest = classes.into_iter().min_by_key(|class| class.headroom);
+            Ok((fullest.map(|class| Overloaded { factor: case.options.overload, class }), replays))
+        });
+        let (overloaded, overloaded_replays) = overloaded.transpose()?.unzip();
+        let overloaded = overloaded.flatten();
         let worst = (0..classes.len()).min_by_key(|&i| classes[i].headroom).unwrap_or(0);
         let host = HostUse::of(case, &classes);
         let visible = case.on().device.visible_bytes();
-        let judged = classes.iter().map(|class| judge(class.total(), visible, headroom));
-        let verdict = judged.max().filter(|_| !host.is_over()).unwrap_or(Verdict::DoesNotFit);
-        Fit { classes, worst, verdict, host, headroom, unmodelled: unmodelled(pricing), replays }
+        let judged = classes.iter().map(|class| judge(class.total(), visible, margin.headroom));
+        // What holds a balanced step only lacks the margin.
+        let uneven =
+            overloaded.iter().map(|fullest| judge(fullest.class.total(), visible, margin.headroom).min(Verdict::Tight));
+        let verdict = judged.chain(uneven).max().filter(|_| !host.is_over()).unwrap_or(Verdict::DoesNotFit);
+        let unmodelled = unmodelled(pricing);
+        Ok(Fit { classes, worst, verdict, host, margin, overloaded, unmodelled, replays, overloaded_replays })
     }
 
     /// The class with the least headroom.
     pub fn worst(&self) -> &RankClass {
         &self.classes[self.worst]
     }
+
+    /// The same under the routing that was asked for.
+    pub fn tightest(&self) -> &RankClass {
+        let overloaded = self.overloaded.as_ref().map(|fullest| &fullest.class);
+        overloaded.filter(|class| class.headroom < self.worst().headroom).unwrap_or(self.worst())
+    }
+}
+
+/// Every stage of a job, and the replays that say what it holds.
+fn priced_classes(
+    pricing: Pricing,
+    known: Option<&Arc<Replays>>,
+) -> Result<(Vec<RankClass>, Arc<Replays>), Unmodelled> {
+    let known = known.filter(|replays| replays.are_of(pricing)).cloned();
+    let replays = known.map_or_else(|| Replays::new(pricing).map(Arc::new), Ok)?;
+    let class = |stage: usize| {
+        let (twin, replay) = replays.of(stage);
+        RankClass::price(pricing, twin, replay).at_stage(stage)
+    };
+    let classes = (0..pricing.case.layout.pp.get() as usize).map(class).collect();
+    Ok((classes, replays))
 }
 
 /// The verdict on a rank, the only one there is: what it holds against what it sees.

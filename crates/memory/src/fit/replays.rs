@@ -99,7 +99,7 @@ pub fn record(case: &Case, stage: usize, most: usize) -> Result<Recorded, Unmode
 
 /// The first stage that holds what each holds: under DualPipe a stage and its mirror hold the same
 /// chunks and run the same order.
-fn twins(stages: &StagePlan) -> Vec<usize> {
+pub(super) fn twins(stages: &StagePlan) -> Vec<usize> {
     let mut first: HashMap<&[usize], usize> = HashMap::new();
     let held = stages.by_stage.iter().enumerate();
     held.map(|(stage, chunks)| *first.entry(chunks.as_slice()).or_insert(stage)).collect()
@@ -114,10 +114,23 @@ pub fn work_of_stage(case: &Case, stage: usize) -> Result<Work, Unmodelled> {
 /// Bytes left on the ranks of one stage at most: its first step is replayed, and nothing else of the job. What moves to
 /// the host is what stood at the highest point, which takes all steps to tell.
 pub fn most_headroom_of_stage(case: &Case, stage: usize) -> Result<i64, Unmodelled> {
-    let ledger = shortest(case)?;
+    left_on(case, stage, &shortest(case)?)
+}
+
+/// Bytes left on the ranks of one stage: all steps are replayed.
+pub(super) fn headroom_of_stage(case: &Case, stage: usize) -> Result<i64, Unmodelled> {
+    left_on(case, stage, &Ledger::of_case(case)?)
+}
+
+/// What that takes of this machine.
+pub(super) fn replay_of_stage(case: &Case, stage: usize) -> Result<Work, Unmodelled> {
+    Ok(Ledger::of_case(case)?.work(&first_rank(case, twins(&case.stages)[stage])))
+}
+
+fn left_on(case: &Case, stage: usize, ledger: &Ledger) -> Result<i64, Unmodelled> {
     let twin = twins(&case.stages)[stage];
     let replay = ledger.replay(&first_rank(case, twin))?;
-    Ok(RankClass::price(Pricing { case, ledger: &ledger }, twin, &replay).headroom)
+    Ok(RankClass::price(Pricing { case, ledger }, twin, &replay).headroom)
 }
 
 fn shortest(case: &Case) -> Result<Ledger, Unmodelled> {

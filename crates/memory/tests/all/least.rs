@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 /// The replay's reserved bytes over what the sum says at least, the least of a layout's stages; none where the
 /// layout is not legal or has no replay.
-fn least_ratio(name: &str, engine: Engine, request: &LayoutRequest) -> Option<f64> {
+fn least_ratio(name: &str, engine: Engine, overload: f64, request: &LayoutRequest) -> Option<f64> {
     let recipe = recipe::builtin::find(name).unwrap();
     let layout = check(&recipe, &LayoutRequest { engine: Some(engine), ..request.clone() }).layout?;
-    let options = Options::of(Some(engine), &recipe);
+    let options = Options { overload, ..Options::of(Some(engine), &recipe) };
     let ledger = Ledger::of(&recipe, &layout, &options).ok()?;
     let plan = StagePlan::new(&recipe, &layout, None).ok()?;
     let estimator = Estimator::new(&recipe, &LayerKinds::of(&recipe), &ledger, &options);
@@ -41,9 +41,11 @@ proptest! {
         micro_batch in 1u64..4,
         rounds in 1u64..5,
         sequence in prop::sample::select(&[1024u64, 2048, 4096][..]),
+        overload in prop::sample::select(&[1.0, 1.0, 1.5, 4.0][..]),
     ) {
         let recipe = recipe::builtin::find(name).unwrap();
         let ep = if recipe.uses(recipe::Mixer::Moe) { ep } else { 1 };
+        let overload = if engine == Engine::Megatron { overload } else { 1.0 };
         let vpp = match schedule.1 { Schedule::Interleaved => vpp + 1, Schedule::DualPipeV => 2, _ => 1 };
         let request = LayoutRequest {
             tp: Some(tp), pp: Some(pp), cp: Some(cp),
@@ -59,7 +61,7 @@ proptest! {
             recompute: Some(Recompute::parse(recompute).unwrap()),
             ..LayoutRequest::default()
         };
-        if let Some(ratio) = least_ratio(name, engine, &request) {
+        if let Some(ratio) = least_ratio(name, engine, overload, &request) {
             prop_assert!(ratio >= 1.0, "{ratio:.3}");
         }
     }

@@ -1,12 +1,14 @@
 //! Properties of the lines that the mission states: which axis owns which line, and that nothing
 //! is lost or counted twice.
 
-use case::asked::PrecisionChoice;
+use case::asked::{EngineChoice, PrecisionChoice};
 use case::options::Scaling;
 use case::{Case, Options, Terms};
 use hardware::Cluster;
-use layout::{Engine, LayoutRequest, Mesh, Order};
-use memory::fit::{Entry, Fit, HEADROOM, RankClass, at_overloads, checklist, levers, review};
+use layout::{Engine, LayoutRequest, Mesh, Order, Recompute};
+use memory::fit::{
+    Breaks, Entry, Fit, HEADROOM, Margin, Overload, RankClass, Verdict, at_overloads, checklist, levers, review,
+};
 use recipe::precision::OptimizerPolicy;
 use recipe::{Mixer, Recipe};
 use replay::Line;
@@ -121,28 +123,64 @@ fn lines_sum_to_the_total() {
     });
 }
 
-/// A5: routing has a line of its own, and a bound.
+/// A5: routing has a line of its own, and a bound: the least hundredth that does not fit, on whichever stage.
 #[test]
 fn overload_raises_memory_and_breaks_where_it_says() {
-    let breaks_at = |micro_batch, tokens| {
-        let (micro_batch, sequence) = (Some(micro_batch), Some(tokens));
-        let request = LayoutRequest { micro_batch, sequence, ..request(1, 1, 8) };
-        priced(&recipe("qwen3-30b-a3b"), &request, |request, _| {
-            let headroom = |factor| at_overloads(request, &[factor]).unwrap().unwrap().at[0].headroom;
-            let skew = at_overloads(request, &[1.0, 1.5, 2.0]).unwrap().unwrap();
-            assert!(skew.at.windows(2).all(|w| w[1].total > w[0].total), "{skew:?}");
-            match skew.breaks_at {
-                Some(factor) => assert!(headroom(factor - 0.01) >= 0 && headroom(factor + 0.01) < 0, "{skew:?}"),
-                None => assert!(headroom(skew.most) >= 0, "{skew:?}"),
+    let breaks_at = |request: LayoutRequest| {
+        priced(&recipe("qwen3-30b-a3b"), &request, |case, fit| {
+            let headroom = |factor| at_overloads(case, &[factor]).unwrap()[0].headroom;
+            let at = at_overloads(case, &[1.0, 1.5, 2.0]).unwrap();
+            assert!(at.windows(2).all(|w| w[1].total > w[0].total), "{at:?}");
+            let overload = Overload::of(case, fit, u64::MAX).unwrap();
+            assert_eq!(overload.most, 8.0);
+            match overload.breaks {
+                Breaks::At(factor) => assert!(headroom(factor - 0.01) >= 0 && headroom(factor) < 0, "{overload:?}"),
+                Breaks::Never => assert!(headroom(overload.most) >= 0, "{overload:?}"),
+                _ => panic!("{overload:?}"),
             }
-            skew.breaks_at
+            for (factor, verdict) in overload.breaks_at().map_or(Vec::new(), |factor| {
+                vec![(1.0, Verdict::Fits), (factor - 0.01, Verdict::Fits), (factor, Verdict::Tight)]
+            }) {
+                let margin = Margin { headroom: Bytes(0), overload: factor };
+                let fit = Fit::price(case, margin).unwrap();
+                assert_eq!(
+                    (fit.verdict, fit.overloaded.is_some()),
+                    (verdict, factor > 1.0),
+                    "{factor} of {overload:?}"
+                );
+                assert_eq!(fit.tightest().headroom < 0, verdict == Verdict::Tight);
+            }
+            overload.breaks_at()
         })
     };
-    assert_eq!(breaks_at(1, 1024), None);
-    assert!(breaks_at(2, 4096).is_some_and(|factor| factor > 1.0));
-    priced(&recipe("llama3-8b"), &self::request(1, 1, 1), |request, _| {
-        assert!(at_overloads(request, &[2.0]).unwrap().is_none());
-    });
+    let of = |pp, micro_batch, tokens| LayoutRequest {
+        micro_batch: Some(micro_batch),
+        sequence: Some(tokens),
+        microbatches: Some(8),
+        ..request(1, pp, 8)
+    };
+    assert_eq!(breaks_at(of(1, 1, 1024)), None);
+    assert!(breaks_at(of(1, 2, 4096)).is_some_and(|factor| factor > 1.0));
+    assert!(breaks_at(of(4, 4, 4096)).is_some_and(|factor| factor > 1.0));
+    assert!(breaks_at(of(2, 3, 4096)).is_some_and(|factor| factor > 1.0));
+}
+
+/// Where no tokens move, or nobody replays where they go, that is what is said.
+#[test]
+fn routing_that_changes_nothing_or_is_not_replayed_is_said() {
+    let of = |name: &str, request: LayoutRequest| {
+        priced(&recipe(name), &request, |case, fit| Overload::of(case, fit, u64::MAX))
+    };
+    assert_eq!(of("llama3-8b", request(1, 1, 1)), None);
+    let here = of("qwen3-30b-a3b", LayoutRequest { recompute: Some(Recompute::Full), ..request(2, 1, 1) }).unwrap();
+    assert_eq!((here.most, here.operations), (1.0, 0));
+    let case = case_of(&recipe("qwen3-30b-a3b"), &request(1, 1, 8));
+    let fit = Fit::price(&case, HEADROOM).unwrap();
+    assert_eq!(Overload::of(&case, &fit, 0).unwrap().breaks, Breaks::Untried);
+    let fsdp2 = case.with(|asked| asked.layout.engine = Some(EngineChoice::One(Engine::Fsdp2))).unwrap();
+    let fit = Fit::price(&fsdp2, HEADROOM).unwrap();
+    let overload = Overload::of(&fsdp2, &fit, u64::MAX).unwrap();
+    assert!(matches!(overload.breaks, Breaks::Unmodelled(_)), "{overload:?}");
 }
 
 /// A9: a change is reviewed line by line.

@@ -125,6 +125,16 @@ impl Moe {
         }
     }
 
+    /// The most copies of tokens that one of `ep` ranks can receive, over its even share: every token of every rank, on
+    /// as many of its experts as a token chooses. One where a capacity factor gives every expert the same slots.
+    pub fn most_overload(&self, ep: u64) -> f64 {
+        let chosen = self.top_k.min(self.experts / ep.max(1));
+        match self.capacity_factor {
+            None if chosen > 0 => (ep * chosen) as f64 / self.top_k as f64,
+            _ => 1.0,
+        }
+    }
+
     /// Reads `[moe]` with `[moe.shared]` and `[moe.router]`.
     pub(crate) fn read(mut section: Section) -> Option<Moe> {
         let experts = section.count("experts", limits::EXPERTS);

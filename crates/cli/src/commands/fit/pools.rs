@@ -1,6 +1,8 @@
 //! `fit` over pools: every stage against the memory of the devices it runs on.
 
-use super::{class_json, classes_text, lines_text, phases, seconds, step_json, unmodelled, verdict_colour};
+use super::{
+    class_json, classes_text, lines_text, overload_json, phases, seconds, step_json, unmodelled, verdict_colour,
+};
 use crate::args::FitArgs;
 use crate::commands::plan::pools::{stages_json, stages_table};
 use crate::commands::{asked, case_text, layout_json};
@@ -10,7 +12,7 @@ use crate::table::{heading, wrap};
 use case::{Pooled, Terms};
 use cost::{Step, Unpriced};
 use diag::{Blame, Finding};
-use memory::fit::{HostUse, PooledFit, Verdict};
+use memory::fit::{HostUse, Overload, PooledFit, Verdict};
 use serde_json::{Value, json};
 use units::{Bytes, count};
 
@@ -21,10 +23,13 @@ pub fn run(args: &FitArgs) -> Outcome {
     let job = Pooled::new(&asked, &recipe, load_pools(&args.on)?, Terms::RUN)?;
     let headroom: Vec<Bytes> =
         job.pools.iter().map(|pool| args.headroom.on(&pool.device, &job.first().source)).collect();
-    super::allowed(job.first(), &args.work.of_an_answer(), 1)?;
+    let limit = args.work.of_an_answer();
+    super::allowed(job.first(), &limit, 1)?;
     let fit = PooledFit::price(&job, &headroom).map_err(|e| unmodelled(&e))?;
     let step = cost::pooled_step(&job);
+    let overload = Overload::of_pools(&job, &fit, limit.operations);
     let text = verdict_text(&job, &fit)
+        + &overload.as_ref().map_or(String::new(), |overload| wrap(&overload.words(), "", 80))
         + &hosts_text(&job, &fit)
         + &step_text(&step)
         + "\n"
@@ -38,7 +43,9 @@ pub fn run(args: &FitArgs) -> Outcome {
         + &heading("Not in any number above")
         + &fit.unmodelled.iter().map(|line| format!("  {line}\n")).collect::<String>()
         + "  levers: what one change saves is tried on one kind of device\n";
-    let report = Report::new(text, json_of(&job, &fit, &step)).with_findings(&job.first().findings);
+    let mut json = json_of(&job, &fit, &step);
+    json["overload"] = overload.as_ref().map_or(Value::Null, |overload| overload_json(overload, &[]));
+    let report = Report::new(text, json).with_findings(&job.first().findings);
     Ok(match fit.verdict {
         Verdict::DoesNotFit => report.refused(DOES_NOT_FIT, [does_not_fit(&job, &fit)]),
         Verdict::Fits | Verdict::Tight => report,
