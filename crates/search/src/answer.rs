@@ -128,8 +128,8 @@ impl Left {
     }
 
     /// Takes what a job's replay is predicted to, if there is as much beside short replays.
-    pub fn take(&mut self, pricers: &[Pricer], case: &Case) -> Result<u64, u64> {
-        let takes = memory::fit::work(case).map_or(0, |work| work.operations);
+    pub fn take(&mut self, space: &Space, pricers: &[Pricer], case: &Case) -> Result<u64, u64> {
+        let takes = space.question.replay(case);
         if takes > self.beside(pricers) {
             return Err(takes);
         }
@@ -195,7 +195,7 @@ fn chosen(space: &Space, pricers: &[Pricer], found: &mut Found, mode: usize, lef
     }
     // The replay's headroom is not the sums'.
     passed.sort_by(|a, b| {
-        let room = |choice: &Choice| kept.room(choice.fit.worst().headroom);
+        let room = |choice: &Choice| kept.room(choice.fit.tightest().headroom);
         let chunks = a.point.order.vpp.cmp(&b.point.order.vpp);
         let time = a.per_sequence().total_cmp(&b.per_sequence());
         a.complexity.cmp(&b.complexity).then(room(b).cmp(&room(a))).then(chunks).then(time)
@@ -274,7 +274,7 @@ pub(crate) fn confirm(space: &Space, simulated: &Simulated, case: Case) -> Resul
 
 /// The exact replay of a job, or by how much it does not fit.
 fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
-    let fit = Fit::price(case, space.question.headroom).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
+    let fit = Fit::price(case, space.question.margin()).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
     if fit.verdict == Verdict::Fits {
         return Ok(fit);
     }
@@ -282,7 +282,8 @@ fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
         let needs = units::Bytes(fit.host.node_bytes);
         return Err(Refused::new(format!("a node's host would keep {needs}, more than it has")));
     }
-    Err(Refused::stage(fit.worst().stage, space.question.headroom.0 as i64 - fit.worst().headroom))
+    let tightest = fit.tightest();
+    Err(Refused::stage(tightest.stage, space.question.headroom.0 as i64 - tightest.headroom))
 }
 
 /// The best layout on each axis that differs from the best in that axis alone.
@@ -319,7 +320,7 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left,
         let mut jobs: Vec<(Neighbour, Case)> = Vec::new();
         for neighbour in kept {
             match space.case(&neighbour.point) {
-                Ok(case) if left.take(pricers, &case).is_ok() => jobs.push((neighbour, case)),
+                Ok(case) if left.take(space, pricers, &case).is_ok() => jobs.push((neighbour, case)),
                 // Those whose replays take more than is left stand behind, with what the sums say.
                 Ok(_) => summed.push(neighbour),
                 Err(_) => {}
@@ -327,7 +328,7 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left,
         }
         let confirmed = jobs.into_par_iter().filter_map(|(neighbour, case)| {
             let fit = replay(space, &case).ok()?;
-            Some(Neighbour { headroom: fit.worst().headroom, ..neighbour })
+            Some(Neighbour { headroom: fit.tightest().headroom, ..neighbour })
         });
         replayed.extend(confirmed.collect::<Vec<_>>());
         kept = rest;

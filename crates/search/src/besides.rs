@@ -2,10 +2,9 @@
 //! before it, where it saves time and fits.
 
 use case::offers::{Offer, WORTH, offers};
-use memory::fit::{Fit, Verdict};
+use memory::fit::{Fit, Margin, Verdict};
 
 use crate::answer::Choice;
-use units::Bytes;
 
 /// One that helps.
 pub struct Besides {
@@ -18,7 +17,7 @@ pub struct Besides {
 }
 
 /// Those that help a layout, in the order in which they were tried.
-pub fn besides(best: &Choice, headroom: Bytes) -> Vec<Besides> {
+pub fn besides(best: &Choice, margin: Margin) -> Vec<Besides> {
     let (mut case, mut least, mut found) = (best.case.clone(), best.step.seconds, Vec::new());
     let all = offers(&case.recipe, &case.layout, &case.options, case.cluster.as_ref());
     for offer in all.into_iter().filter(|offer| offer.needs.is_some()) {
@@ -27,11 +26,16 @@ pub fn besides(best: &Choice, headroom: Bytes) -> Vec<Besides> {
         else {
             continue;
         };
-        let Some(fit) = Fit::price(&next, headroom).ok().filter(|fit| fit.verdict != Verdict::DoesNotFit) else {
+        let Some(fit) = Fit::price(&next, margin).ok().filter(|fit| holds(fit)) else {
             continue;
         };
-        found.push(Besides { offer, seconds, headroom: fit.worst().headroom });
+        found.push(Besides { offer, seconds, headroom: fit.tightest().headroom });
         (case, least) = (next, seconds);
     }
     found
+}
+
+/// Whether a layout fits, overloaded as far as was asked for, if without the headroom.
+fn holds(fit: &Fit) -> bool {
+    fit.verdict != Verdict::DoesNotFit && fit.tightest().headroom >= 0
 }

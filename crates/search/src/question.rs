@@ -1,10 +1,11 @@
 //! What is asked: a model, a cluster, and what was pinned.
 
 use crate::point::Offload;
-use case::{Asked, Options};
+use case::{Asked, Case, Options};
 use hardware::Cluster;
 use layout::LayoutRequest;
-use recipe::Recipe;
+use memory::fit::Margin;
+use recipe::{Mixer, Recipe};
 use units::Bytes;
 use work::Limit;
 
@@ -25,12 +26,33 @@ pub struct Question<'a> {
     pub offered: Offered,
     /// Memory to leave free on every rank.
     pub headroom: Bytes,
+    /// Copies of tokens that the fullest rank's experts receive, over their even share, under which a layout must fit;
+    /// one is balance. Times are those of balanced experts.
+    pub overload: f64,
     /// Where AdamW's state may live.
     pub offload: OffloadChoice,
     /// How far tensor parallelism may reach.
     pub reach: Reach,
     /// What the search may take of this machine.
     pub limit: &'a Limit,
+}
+
+impl Question<'_> {
+    /// What a layout must leave free, and under which routing.
+    pub fn margin(&self) -> Margin {
+        Margin { headroom: self.headroom, overload: self.overload }
+    }
+
+    /// Operations of this machine that a job's replay takes.
+    pub(crate) fn replay(&self, case: &Case) -> u64 {
+        self.margin().work(case).map_or(0, |work| work.operations)
+    }
+
+    /// Options with the routing that must fit, under which memory is summed.
+    pub(crate) fn overloaded(&self, options: Options) -> Options {
+        let overload = if self.recipe.uses(Mixer::Moe) { self.overload } else { 1.0 };
+        Options { overload, ..options }
+    }
 }
 
 /// Where AdamW's state may live.

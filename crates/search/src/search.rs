@@ -437,16 +437,16 @@ impl Search<'_, '_> {
             let Ok(case) = space.case(point) else { continue };
             // The screen replays the nearest once more.
             let mut both = *self.left;
-            if both.take(pricers, &case).and_then(|_| both.take(pricers, &case)).is_ok()
-                && self.left.take(pricers, &case).is_ok()
+            if both.take(space, pricers, &case).and_then(|_| both.take(space, pricers, &case)).is_ok()
+                && self.left.take(space, pricers, &case).is_ok()
             {
                 jobs.push((*point, case));
             }
         }
-        let asked = space.question.headroom;
+        let margin = space.question.margin();
         let replayed = jobs.par_iter().filter_map(|(point, case)| {
-            let fit = Fit::price(case, asked).ok()?;
-            Some((asked.0 as i64 - fit.worst().headroom, *point))
+            let fit = Fit::price(case, margin).ok()?;
+            Some((margin.headroom.0 as i64 - fit.tightest().headroom, *point))
         });
         replayed.min().or(near.first().copied())
     }

@@ -211,7 +211,7 @@ impl<'a> Space<'a> {
     /// Whether AdamW's state may live on the host at all, by what device and engine have.
     fn has_host(&self) -> bool {
         let question = &self.question;
-        let on_host = Options { offload: 1.0, ..question.options };
+        let on_host = Options { offload: 1.0, ..question.overloaded(question.options) };
         question.cluster.device.link(Way::Host).is_ok()
             && offloads(question.pinned.engine)
             && self.modes.iter().all(|own| Ledger::of(&own.recipe, &own.template, &on_host).is_ok())
@@ -257,7 +257,7 @@ impl<'a> Space<'a> {
             ..LayoutRequest::default()
         };
         let (template, _) = settle(&LayoutRequest { boundaries: None, ..base.clone() }, Needs::of(&recipe))?;
-        let ledger = Ledger::of(&recipe, &template, &question.options);
+        let ledger = Ledger::of(&recipe, &template, &question.overloaded(question.options));
         let ledger = ledger.map_err(|reason| vec![refuse(question, &reason.what, &reason.why)])?;
         if let Ledger::Shardwright(_) = ledger {
             let why = "it is the runtime that `rehearse` runs on this machine, and nothing launches it on a cluster";
@@ -309,7 +309,7 @@ impl<'a> Space<'a> {
 
     fn estimator(&self, recipe: &Recipe, kinds: &LayerKinds, ledger: &Ledger, options: &Options) -> Arc<Estimator> {
         let most = self.question.limit.operations / PROBE_SHARE;
-        Arc::new(Estimator::new(recipe, kinds, ledger, options).within(most))
+        Arc::new(Estimator::new(recipe, kinds, ledger, &self.question.overloaded(*options)).within(most))
     }
 
     /// Adds every mode, once it is cut, with sets of the engine's options turned on, where a ledger replays them.
@@ -338,7 +338,8 @@ impl<'a> Space<'a> {
 
     fn with_options(&self, plain: usize, bundle: Bundle) -> Option<ModeSpace> {
         let own = &self.modes[plain];
-        let ledger = Ledger::of(&own.recipe, &own.template, &bundle.options).ok()?;
+        let options = self.question.overloaded(bundle.options);
+        let ledger = Ledger::of(&own.recipe, &own.template, &options).ok()?;
         let estimator = self.estimator(&own.recipe, &own.kinds, &ledger, &bundle.options);
         let Bundle { args, options, complexity, no_recompute } = bundle;
         let mut with = ModeSpace { options, args, complexity, ledger, estimator, ..own.clone() };

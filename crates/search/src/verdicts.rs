@@ -158,11 +158,11 @@ impl Verdicts {
                 }
             });
         }
-        let known = &self.stages;
+        let (known, margin) = (&self.stages, space.question.margin());
         let replay = |(asked, alone): &(Asked, Option<(usize, Alone)>)| match (asked, alone) {
-            (Asked::Case(case), Some((stage, alone))) => {
-                Some(known.get(alone).copied().map_or_else(|| most_headroom_of_stage(case, *stage), Ok))
-            }
+            (Asked::Case(case), Some((stage, alone))) => Some(
+                known.get(alone).copied().map_or_else(|| most_headroom_of_stage(&margin.hardest(case), *stage), Ok),
+            ),
             _ => None,
         };
         let replayed: Vec<_> = started.par_iter().map(replay).collect();
@@ -193,7 +193,7 @@ impl Verdicts {
             Asked::Refused(refused) => Some(Err(refused)),
             Asked::Unaffordable(refused) => return self.skip(best, one, refused),
             Asked::Case(case) => {
-                let takes = memory::fit::work(&case).map_or(0, |work| work.operations);
+                let takes = space.question.replay(&case);
                 if let Err(refused) = self.take(takes, pricers, left) {
                     return self.skip(best, one, refused);
                 }
@@ -214,7 +214,7 @@ impl Verdicts {
             self.known.insert(one.point, verdict);
         }
         match &self.known[&one.point] {
-            Ok(choice) => best.pass(one, choice.fit.worst().headroom),
+            Ok(choice) => best.pass(one, choice.fit.tightest().headroom),
             Err(_) => best.refute(one),
         }
         self.known[&one.point].is_ok()

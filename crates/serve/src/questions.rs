@@ -169,6 +169,7 @@ const FIT: &[Key] = &[
 
 const SEARCH: &[Key] = &[
     key("headroom", Kind::Text),
+    key("overload", Kind::Number),
     key("max-tp-in-node", Kind::Switch),
     key("top", Kind::Integer),
     key("explain", Kind::Text),

@@ -72,6 +72,9 @@ impl PlanArgs {
         if headroom != USUAL_HEADROOM {
             out.extend(["--headroom".to_string(), headroom]);
         }
+        if self.search.overload > 1.0 {
+            out.extend(["--overload".to_string(), self.search.overload.to_string()]);
+        }
         out.extend(self.search.max_tp_in_node.then(|| "--max-tp-in-node".to_string()));
         out.extend(self.budget.words());
         out
@@ -81,6 +84,9 @@ impl PlanArgs {
 /// GiB that are left free unless told otherwise.
 const USUAL_HEADROOM: &str = "4";
 
+/// Balanced experts.
+const USUAL_OVERLOAD: &str = "1";
+
 /// What a search is told.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Search")]
@@ -88,6 +94,9 @@ pub struct SearchArgs {
     /// Leave this free on every rank: GiB, or 10%
     #[arg(long, alias = "keep-headroom", value_name = "GIB or %", value_parser = headroom, default_value = USUAL_HEADROOM)]
     pub headroom: Headroom,
+    /// Leave it with the experts of the fullest rank receiving this multiple of their share of tokens, as 1.5
+    #[arg(long, value_name = "FACTOR", value_parser = overload, default_value = USUAL_OVERLOAD)]
+    pub overload: f64,
     /// Keep tensor parallelism inside a node
     #[arg(long)]
     pub max_tp_in_node: bool,
@@ -116,6 +125,7 @@ impl SearchArgs {
     pub fn with(headroom: Headroom) -> SearchArgs {
         SearchArgs {
             headroom,
+            overload: 1.0,
             max_tp_in_node: false,
             engines: Vec::new(),
             top: 0,
@@ -180,4 +190,10 @@ pub fn headroom(text: &str) -> Result<Headroom, String> {
         gib if !is_share && gib <= 1024.0 => Ok(Headroom::Gib(gib)),
         _ => Err(refuse()),
     }
+}
+
+/// Reads how uneven routing may become.
+fn overload(text: &str) -> Result<f64, String> {
+    let factor = text.parse::<f64>().ok().filter(|factor| factor.is_finite() && *factor >= 1.0);
+    factor.ok_or_else(|| "a multiple of the balanced share, at least 1: 1.5 is half as much again".to_string())
 }

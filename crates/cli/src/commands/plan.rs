@@ -28,6 +28,7 @@ use draw::Picture;
 use fleet::words::FleetText;
 use hardware::{Cluster, split_pools};
 use layout::{Engine, LayoutRequest, check};
+use memory::fit::Overload;
 use progress::Progress;
 use recipe::Recipe;
 use search::{
@@ -67,6 +68,8 @@ pub struct Solved<'a> {
     other_batches: OnceCell<Vec<(u64, f64)>>,
     /// Likewise.
     besides: OnceCell<Vec<Besides>>,
+    /// Likewise.
+    overload: OnceCell<Option<Overload>>,
 }
 
 impl Solved<'_> {
@@ -77,7 +80,13 @@ impl Solved<'_> {
 
     /// What the engine of the best layout can do besides.
     fn besides(&self, best: &Choice) -> &[Besides] {
-        self.besides.get_or_init(|| search::besides(best, self.space.question.headroom))
+        self.besides.get_or_init(|| search::besides(best, self.space.question.margin()))
+    }
+
+    /// How uneven routing may become before the best layout no longer fits; none where the model has no experts.
+    fn overload(&self, best: &Choice) -> Option<&Overload> {
+        let find = || Overload::of(&best.case, &best.fit, self.left.beside(self.pricers));
+        self.overload.get_or_init(find).as_ref()
     }
 
     /// The best few and the frontier of the mode to run.
@@ -178,6 +187,7 @@ impl Wanted {
             options: self.options,
             offered: Offered::Off,
             headroom: args.search.headroom.on(&self.cluster.device, &self.recipe),
+            overload: args.search.overload,
             offload: OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0)),
             reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
             limit,
@@ -226,6 +236,7 @@ fn with_solution<T>(
         pricers: &pricers,
         other_batches: OnceCell::new(),
         besides: OnceCell::new(),
+        overload: OnceCell::new(),
     })
 }
 
@@ -308,7 +319,7 @@ fn late(run: &budget::Run, days: f64) -> Finding {
 fn none(wanted: &Wanted, solved: &Solved) -> Finding {
     let message = text::verdict(wanted, solved).to_lowercase();
     Finding::error("plan/none", Blame::Layout, "layout", message)
-        .hint(text::ways_out(&wanted.pinned, solved.space.question.headroom))
+        .hint(text::ways_out(&wanted.pinned, solved.space.question.margin()))
 }
 
 /// What refuses the typed flags by themselves, with the values that would do.

@@ -32,6 +32,7 @@ mod memory_rows;
 mod messages;
 mod mission;
 mod models;
+mod overload;
 mod pictures;
 mod plan_engines;
 mod plans;

@@ -61,10 +61,10 @@ fn replay_all(space: &Space, mode: usize) -> Vec<Replayed> {
     let replay = |point: &Point| {
         let case =
             Some(point).filter(|point| pricers[mode].is_legal(point)).and_then(|point| space.case(point).ok())?;
-        let fit = Fit::price(&case, space.question.headroom).ok()?;
+        let fit = Fit::price(&case, space.question.margin()).ok()?;
         Some(Replayed {
             per_sequence: cost::step(&case).ok()?.seconds / case.layout.global_batch as f64,
-            headroom: fit.worst().headroom,
+            headroom: fit.tightest().headroom,
             complexity: space.complexity(point),
             fits: fit.verdict == Verdict::Fits,
         })
@@ -206,5 +206,48 @@ proptest! {
         };
         let question = common::question(&recipe, &cluster, &pinned, Bytes(headroom << 30));
         the_fastest_is_found_of(question)?;
+    }
+}
+
+/// Seconds a sequence of the fastest layout under an overload; none where nothing fits.
+fn fastest_under(question: Question, overload: f64) -> f64 {
+    let space = common::space(Question { overload, ..question });
+    let (_, answered) = run(&space, Effort::Bounded);
+    let fastest = answered.modes.iter().filter_map(|mode| mode.fastest.as_ref());
+    fastest.map(|fastest| fastest.per_sequence()).fold(f64::INFINITY, f64::min)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4))]
+
+    /// Under routing that a layout must also fit: everything replayed both ways. Asking for more overload is never
+    /// answered faster.
+    #[test]
+    fn the_fastest_is_found_under_an_overload(
+        (recipe, headroom) in prop::sample::select(&[
+            ("deepseek-v2-lite", 60u64), ("deepseek-v2-lite", 90), ("deepseek-v2-lite", 110), ("nam56r-mini", 120),
+        ][..]),
+        batch in prop::sample::select(&[8u64, 16][..]),
+        sequence in prop::sample::select(&[2048u64, 4096][..]),
+        micro_batch in prop::sample::select(&[2u64, 4][..]),
+        overload in prop::sample::select(&[1.01, 1.5, 2.0, 3.0][..]),
+        more in prop::sample::select(&[1.1, 1.5, 4.0][..]),
+    ) {
+        let recipe = recipe::builtin::find(recipe).unwrap();
+        let cluster = Cluster::parse("4xH200").unwrap();
+        let pinned = LayoutRequest {
+            engine: Some(Engine::Megatron),
+            global_batch: Some(batch),
+            sequence: Some(sequence),
+            vpp: Some(1),
+            micro_batch: Some(micro_batch),
+            cp: Some(1),
+            ..LayoutRequest::default()
+        };
+        let question = common::question(&recipe, &cluster, &pinned, Bytes(headroom << 30));
+        the_fastest_is_found_of(Question { overload, ..question })?;
+        let factors = [1.0, overload, overload * more];
+        let times = factors.map(|factor| fastest_under(question, factor));
+        prop_assert!(times.windows(2).all(|pair| pair[0] <= pair[1]), "{times:?}");
     }
 }

@@ -27,6 +27,7 @@ pub fn question<'a>(
         cluster,
         pinned,
         headroom,
+        overload: 1.0,
         offload: OffloadChoice::Free,
         reach: Reach::Anywhere,
         options: Options::of(pinned.engine, recipe),

@@ -51,6 +51,7 @@ pub struct Terms {
     cluster: Cluster,
     pinned: LayoutRequest,
     headroom: u64,
+    overload: f64,
     offload: OffloadChoice,
     offered: Offered,
 }
@@ -95,6 +96,7 @@ pub fn pair(random: &mut Random, recipes: &[&str]) -> Pair {
         cluster: Cluster::parse(&on).unwrap_or_else(|e| panic!("{on}: {e:?}")),
         pinned,
         headroom: random.of(&[0u64, 1, 2, 4, 6, 8, 12]),
+        overload: 1.0,
         offload: OffloadChoice::Free,
         offered: Offered::Searched,
     };
@@ -108,8 +110,8 @@ pub fn pair(random: &mut Random, recipes: &[&str]) -> Pair {
 /// Takes something away; in words.
 fn narrow(random: &mut Random, less: &mut Terms, count: u64) -> String {
     let pinned = &mut less.pinned;
-    let mut degree = |random: &mut Random| Some(random.of(&[1u64, 2, 4, 8].map(|degree| degree.min(count))));
-    match random.below(13) {
+    let degree = |random: &mut Random| Some(random.of(&[1u64, 2, 4, 8].map(|degree| degree.min(count))));
+    match random.below(14) {
         0 | 1 => {
             let added = random.of(&[1u64, 2, 3, 5, 9]);
             less.headroom += added;
@@ -158,6 +160,10 @@ fn narrow(random: &mut Random, less: &mut Terms, count: u64) -> String {
             format!("--schedule {:?}", pinned.schedule)
         }
         11 => {
+            less.overload = random.of(&[1.25, 1.5, 2.0]);
+            format!("an overload of {}", less.overload)
+        }
+        12 => {
             less.offload = OffloadChoice::Pinned(random.of(&[0.0, 1.0]));
             format!("--offload-optimizer {:?}", less.offload)
         }
@@ -193,6 +199,7 @@ fn fastest(terms: &Terms, limit: &Limit) -> Option<(f64, f64)> {
         options: Options::of(terms.pinned.engine, &terms.recipe),
         offered: terms.offered,
         headroom: Bytes(terms.headroom << 30),
+        overload: terms.overload,
         offload: terms.offload,
         reach: Reach::Anywhere,
         limit,

@@ -30,7 +30,7 @@ pub fn explain(solved: &Solved, typed: &str) -> Result<Explained, Refusal> {
         Ok(case) => case,
         Err(findings) => return Ok(illegal(&title, &findings)),
     };
-    let fit = Fit::price(&case, question.headroom).map_err(|e| unmodelled(&e))?;
+    let fit = Fit::price(&case, question.margin()).map_err(|e| unmodelled(&e))?;
     let step = cost::step(&case);
     let step = step.map_err(|e| {
         let hint = "ask for another device or engine, or leave out what is named; docs/time.md says what is priced";
@@ -98,13 +98,14 @@ fn illegal(title: &str, findings: &[Finding]) -> Explained {
 }
 
 fn too_large(fit: &Fit, wanted: Bytes) -> (String, &'static str) {
-    let worst = fit.worst();
+    let worst = fit.tightest();
     let largest = worst.lines.iter().max_by_key(|amount| amount.bytes);
     let (line, bytes) = largest.map_or(("", 0), |amount| (amount.entry.name(), amount.bytes));
     let missing = Bytes((wanted.0 as i64 - worst.headroom).unsigned_abs());
     let words = format!(
-        "does not fit: stage {} misses {missing} of the headroom asked for; its largest line is {line} with {}",
+        "does not fit: stage {} misses {missing} of the headroom asked for{}; its largest line is {line} with {}",
         worst.stage,
+        if fit.overloaded.is_some() { " under the overload" } else { "" },
         Bytes(bytes)
     );
     (wrap(&words, "  ", 100), line)

@@ -4,12 +4,13 @@ use super::text::{difference, flags_of, given_up, misfits, rate, refuted};
 use super::trust::slower;
 use super::{Solved, Wanted, besides};
 use crate::args::PlanArgs;
+use crate::commands::fit::overload_json;
 use crate::commands::typed;
 use cost::{Class, interval};
 use diag::quote::typed_line;
 use launch::header::Header;
 use layout::Layout;
-use memory::fit::RankClass;
+use memory::fit::{AtOverload, Overloaded, RankClass};
 use search::{Choice, ModeAnswer, Neighbour, Simulated, decides};
 use serde_json::{Map, Value, json};
 
@@ -28,7 +29,8 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
             .map(|(gbs, rate)| json!({ "gbs": gbs, "tokens_per_second_per_device": rate })).collect::<Vec<_>>()),
         "besides": answer.best().map(|best| besides::json(solved, best)),
         "seq": solved.space.sequence, "headroom_bytes": solved.space.question.headroom,
-        "best": answer.best().map(best),
+        "overload": solved.space.question.overload,
+        "best": answer.best().map(|choice| shown(solved, choice)),
         "nearest": found.nearest.map(|(missing, point)| json!({
             "flags": typed_line(solved.space.words(&point)), "missing_bytes": missing,
         })),
@@ -115,6 +117,19 @@ fn best(choice: &Choice) -> Value {
     })
 }
 
+/// The layout to run, with the routing under which it fits.
+fn shown(solved: &Solved, choice: &Choice) -> Value {
+    let mut value = best(choice);
+    let at = |Overloaded { factor, class }: &Overloaded| AtOverload {
+        factor: *factor,
+        total: class.total(),
+        headroom: class.headroom,
+    };
+    let asked: Vec<AtOverload> = choice.fit.overloaded.iter().map(at).collect();
+    value["overload"] = solved.overload(choice).map_or(Value::Null, |overload| overload_json(overload, &asked));
+    value
+}
+
 fn simulated(solved: &Solved, one: &Simulated) -> Value {
     let layout = solved.space.layout(&one.point);
     let tokens = layout.sequence as f64 / one.per_sequence / layout.world as f64;
@@ -123,7 +138,7 @@ fn simulated(solved: &Solved, one: &Simulated) -> Value {
     // Layouts of one search differ in nothing that intervals are made of, but for stages.
     let mut exact =
         solved.answer.modes.iter().flat_map(|mode| mode.fastest.iter().chain(&mode.best).chain(&mode.equal));
-    let exact = exact.find(|choice| choice.point == one.point).map(|choice| choice.fit.worst().headroom);
+    let exact = exact.find(|choice| choice.point == one.point).map(|choice| choice.fit.tightest().headroom);
     let class = solved.answer.best().map(|best| Class { pipeline: layout.pp.splits(), ..Class::of(&best.case) });
     json!({
         "layout": layout_of(&layout, offload, &typed_line(solved.space.words(&one.point))), "seconds": seconds,

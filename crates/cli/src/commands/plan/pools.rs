@@ -8,6 +8,7 @@ pub use json::stages_json;
 use super::text::{flags_of, seconds, ways_out};
 use super::{Aim, Wanted, with_solution};
 use crate::args::PlanArgs;
+use crate::commands::fit::overload_json;
 use crate::commands::{model_line_at, typed};
 use crate::files::load_pools;
 use crate::outcome::{DOES_NOT_FIT, Outcome, Refusal, Report};
@@ -16,8 +17,9 @@ use case::{Pooled, machines, options_of};
 use diag::{Blame, Finding};
 use hardware::Cluster;
 use layout::Engine;
+use memory::fit::Overload;
 use search::{Offered, OffloadChoice, PooledChoice, Question, Reach, over_pools, usual_batch_of};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use units::{Bytes, count};
 
@@ -90,8 +92,14 @@ pub fn run(args: &PlanArgs, on: &str) -> Outcome {
     };
     let mut text = head;
     text += &verdict(&ways, best, found, &parts);
+    let overload = found
+        .pooled
+        .as_ref()
+        .and_then(|choice| Overload::of_pools(&choice.job, &choice.fit, args.work.of_an_answer().operations));
     if let Some(choice) = &found.pooled {
         text += &placement(choice);
+        text += &overload.as_ref().map_or(String::new(), |overload| wrap(&overload.words(), "  ", 80));
+        json["best"]["overload"] = overload.as_ref().map_or(Value::Null, |overload| overload_json(overload, &[]));
     }
     text += &table(&ways, &parts);
     text += &notes(&args, is_batch_typed, best, found);
@@ -113,6 +121,7 @@ fn refuse_others(args: &PlanArgs) -> Result<(), Refusal> {
         ("--stats", search.stats),
         ("--csv", search.csv.is_some()),
         ("--sequences", search.sequences.len() > 1),
+        ("--overload", search.overload > 1.0),
     ];
     let named = flags.iter().find(|(_, is_typed)| *is_typed).map(|(flag, _)| *flag);
     let drawn = args.pictures.given().next().map(|(flag, _)| flag);
@@ -195,6 +204,7 @@ fn together(
         options: wanted.options,
         offered: Offered::Off,
         headroom: headroom[0],
+        overload: 1.0,
         offload: OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0)),
         reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
         limit: &limit,

@@ -8,7 +8,7 @@ use super::written::Written;
 use super::{Solved, Wanted};
 use crate::args::PlanArgs;
 use crate::bars;
-use crate::commands::fit::{fit_lines, host_text, tokens_per_second, verdict_text};
+use crate::commands::fit::{fit_lines, host_text, overloaded_text, tokens_per_second, verdict_text};
 use crate::commands::{calibrated_text, model_line_at, shorten, typed, widths};
 use crate::table::{Table, heading, wrap};
 use case::{Case, Part};
@@ -16,7 +16,7 @@ use diag::quote;
 use hardware::{Cluster, Link};
 use launch::header::{Header, choices};
 use layout::LayoutRequest;
-use memory::fit::{Fit, RankClass, levers};
+use memory::fit::{Fit, Margin, RankClass, levers};
 use recipe::Mixer;
 use search::{Batch, Choice, MemoryLine, ModeSpace, Point, Refused, Simulated};
 use units::{Bytes, change, count, exact, longer};
@@ -52,7 +52,7 @@ pub fn screen(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option
         text += &stats(solved);
     }
     if let Some(best) = solved.answer.best() {
-        text += &next_steps(best, written.and_then(Written::flags));
+        text += &next_steps(solved, best, written.and_then(Written::flags));
     }
     text
 }
@@ -66,7 +66,7 @@ pub fn page(args: &PlanArgs, wanted: &Wanted, solved: &Solved, written: Option<&
     let mut text = late.unwrap_or_default() + &head(args, wanted);
     text += &title(wanted, solved, written);
     text += &wrap(&flags_of(&best.case), "  ", 100);
-    text += &budget::step(best);
+    text += &budget::step(solved, best);
     text += &budget::run(&args.budget, run);
     text += &budget::instead(&args.budget, solved, best, run);
     text + &wrap("the same without --tokens shows its memory, what stands beside it and why the rest lost", "  ", 100)
@@ -253,8 +253,16 @@ fn memory(solved: &Solved, best: &Choice) -> String {
         solved.space.question.headroom,
         fit_lines(&best.fit).trim_start_matches(' ').replacen("most", " most", 1)
     );
+    text += &overload(solved, best);
     let host = host_text(&best.fit);
     if host.is_empty() { text } else { text + "  " + &host }
+}
+
+/// What the overload that was asked for leaves, and where the layout breaks.
+pub fn overload(solved: &Solved, best: &Choice) -> String {
+    let asked = overloaded_text(&best.fit, solved.space.question.cluster.device.visible_bytes());
+    let asked = if asked.is_empty() { asked } else { format!("  {asked}") };
+    asked + &solved.overload(best).map_or(String::new(), |overload| wrap(&overload.words(), "  ", 100))
 }
 
 /// All stages, or the first, the worst and the last of many.
@@ -390,12 +398,16 @@ pub fn misfits(solved: &Solved) -> Vec<(String, u64)> {
 }
 
 /// What else could be tried where nothing is to be run: only what there is less of.
-pub fn ways_out(request: &LayoutRequest, headroom: Bytes) -> String {
+pub fn ways_out(request: &LayoutRequest, margin: impl Into<Margin>) -> String {
+    let margin = margin.into();
     let axes = [request.tp, request.pp, request.vpp, request.cp, request.ep, request.etp, request.dp];
     let is_pinned = axes.iter().any(Option::is_some) || request.zero.is_some() || request.schedule.is_some();
     let mut ways = vec!["more devices", "a smaller --gbs or --seq"];
-    if headroom.0 > 0 {
+    if margin.headroom.0 > 0 {
         ways.push("less --headroom");
+    }
+    if margin.overload > 1.0 {
+        ways.push("less --overload");
     }
     if is_pinned {
         ways.push("fewer axes pinned");
@@ -433,15 +445,15 @@ fn nothing_legal(solved: &Solved) -> String {
 
 fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
     let Some((missing, point)) = solved.found.nearest else { return unpriced(solved) };
-    let otherwise = format!("  or {}\n", ways_out(&wanted.pinned, solved.space.question.headroom));
+    let otherwise = format!("  or {}\n", ways_out(&wanted.pinned, solved.space.question.margin()));
     let mut text = heading("Nearest");
     text += &wrap(&quote::typed_line(solved.space.words(&point)), "  ", 100);
     let Ok(case) = solved.space.case(&point) else { return text };
     let mut left = solved.left;
-    if let Err(takes) = left.take(solved.pricers, &case) {
+    if let Err(takes) = left.take(solved.space, solved.pricers, &case) {
         return text + &unreplayed(missing, takes) + &otherwise;
     }
-    let Ok(fit) = Fit::price(&case, solved.space.question.headroom) else { return text };
+    let Ok(fit) = Fit::price(&case, solved.space.question.margin()) else { return text };
     text += &format!("\n{}\n", verdict_text(&case, &fit));
     text += &bars::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
     let found = levers(&case, &fit, left.beside(solved.pricers), &tokens_per_second).found;
@@ -511,12 +523,15 @@ pub fn seconds(value: f64) -> String {
 }
 
 /// The same job handed to the other commands.
-fn next_steps(best: &Choice, besides: Option<&str>) -> String {
+fn next_steps(solved: &Solved, best: &Choice, besides: Option<&str>) -> String {
     let job = typed(&best.case);
+    let overload = solved.space.question.overload;
+    let overload = if overload > 1.0 { format!(" --overload {overload}") } else { String::new() };
     // One node needs no scheduler: `launch.sh` starts it.
     let scheduler = if best.case.on().nodes > 1 { " --scheduler slurm" } else { "" };
-    let look =
-        heading("Look closer") + &format!("  shardwright fit {job}\n") + &format!("  shardwright stages {job}\n");
+    let look = heading("Look closer")
+        + &format!("  shardwright fit {job}{overload}\n")
+        + &format!("  shardwright stages {job}\n");
     let Some(besides) = besides else { return look };
     let title = match best.case.on().nodes {
         1 => "Launch it (a directory for this machine: `./launch.sh` in it starts the run)",

@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::args::BudgetArgs;
-use crate::commands::plan::text::{difference, seconds};
+use crate::commands::plan::text::{difference, overload, seconds};
 use crate::commands::plan::{Solved, trust};
 use crate::commands::shorten;
 use crate::table::{Table, heading, wrap};
@@ -154,9 +154,9 @@ pub fn instead(args: &BudgetArgs, solved: &Solved, best: &Choice, run: &Run) -> 
         let step = cost::step(case).ok()?;
         let other = Run::of(&BudgetArgs { ramp: None, ..args.clone() }, run.tokens, case, &step).ok()?;
         let cost = other.budget.cost.map_or(String::new(), money);
-        let memory = match Fit::price(case, solved.space.question.headroom) {
+        let memory = match Fit::price(case, solved.space.question.margin()) {
             Ok(fit) if fit.verdict == Verdict::DoesNotFit => fit.verdict.name().to_string(),
-            Ok(fit) => format!("{} left", Bytes(fit.worst().headroom.max(0) as u64)),
+            Ok(fit) => format!("{} left", Bytes(fit.tightest().headroom.max(0) as u64)),
             Err(_) => "unknown".to_string(),
         };
         Some([what, seconds(step.seconds), days(other.budget.days), cost, memory])
@@ -194,7 +194,7 @@ pub fn instead(args: &BudgetArgs, solved: &Solved, best: &Choice, run: &Run) -> 
 }
 
 /// How far the step is to be trusted, in a line.
-pub fn step(best: &Choice) -> String {
+pub fn step(solved: &Solved, best: &Choice) -> String {
     let step = &best.step;
     let mut text = format!(
         "  step {}, {}\n  {} tokens/s a device, {:.0} TFLOP/s (MFU {:.1}%), bubble {:.1}%; bound by {}\n",
@@ -209,5 +209,6 @@ pub fn step(best: &Choice) -> String {
     let worst = best.fit.worst();
     let left = Bytes(worst.headroom.max(0) as u64);
     text += &format!("  {} on the fullest rank (stage {}), {left} left\n", Bytes(worst.total()), worst.stage);
+    text += &overload(solved, best);
     text + &wrap(&trust::such_runs(step), "  ", 100)
 }
