@@ -3,7 +3,7 @@
 use super::deepspeed::{self, DeepspeedOptions};
 use super::from_options;
 use super::fsdp2::{self, Blocks, Fsdp2Options};
-use super::megatron::{self, MegatronOptions};
+use super::megatron::{self, MegatronOptions, State, Within};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
 use super::shardwright::{self, ShardwrightOptions};
 use case::options::Format;
@@ -156,15 +156,7 @@ impl Ledger {
 
     /// The same of the first step alone, which holds no more than all of them.
     pub fn brief(&self) -> Ledger {
-        let mut brief = self.clone();
-        match &mut brief {
-            Ledger::Megatron(options) => options.steps = 1,
-            Ledger::Fsdp2(options) => options.steps = 1,
-            Ledger::Deepspeed(options) => options.steps = 1,
-            Ledger::Nanotron(options) => options.steps = 1,
-            Ledger::Shardwright(_) => {}
-        }
-        brief
+        self.clone().over_steps(1)
     }
 
     /// Replays a rank.
@@ -179,6 +171,14 @@ impl Ledger {
             Ledger::Nanotron(options) if rank == 0 => nanotron::replay(&nanotron::Job { recipe, layout, options }),
             Ledger::Nanotron(_) => Err(later_stages()),
         }
+    }
+
+    /// Replays a rank until it is known to hold more than `most`, as far as the engine's ledger can end early.
+    pub fn replay_within(&self, job: &RankJob, most: u64, state: State) -> Result<Within, Unmodelled> {
+        let Ledger::Megatron(options) = self else { return self.replay(job).map(Within::Whole) };
+        let RankJob { recipe, layout, stages, rank } = *job;
+        super::countable(recipe, layout, 1.0)?;
+        megatron::replay_within(&megatron::Job { recipe, layout, stages, rank, options }, most, state)
     }
 
     /// Replays a rank and writes down what its allocator does.

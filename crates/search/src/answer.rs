@@ -235,21 +235,24 @@ fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
 pub struct Refused {
     /// For a person to read.
     pub why: String,
-    /// Bytes missing, where it came so far.
+    /// Bytes missing at least, where it came so far.
     pub missing: u64,
+    /// The stage that they are missing on.
+    pub stage: Option<usize>,
 }
 
 impl Refused {
     pub(crate) fn new(why: impl Into<String>) -> Refused {
-        Refused { why: why.into(), missing: 0 }
+        Refused { why: why.into(), missing: 0, stage: None }
     }
 
     /// A stage that holds so many bytes more than fits.
     pub(crate) fn stage(stage: usize, missing: i64) -> Refused {
         let missing = missing.unsigned_abs();
         let bytes = units::Bytes(missing);
-        let why = format!("the replay holds {bytes} more on stage {stage} than fits with the headroom asked for");
-        Refused { why, missing }
+        let why =
+            format!("the replay holds at least {bytes} more on stage {stage} than fits with the headroom asked for");
+        Refused { why, missing, stage: Some(stage) }
     }
 }
 
@@ -264,17 +267,30 @@ pub(crate) fn too_long(takes: u64, left: &Left, pricers: &[Pricer]) -> Refused {
     Refused::new(format!("its replay takes about {takes} operations, and {left} are left of --work-limit"))
 }
 
-/// Everything about a layout, or why the replay does not let it pass.
-pub(crate) fn confirm(space: &Space, simulated: &Simulated, case: Case) -> Result<Choice, Refused> {
-    let fit = replay(space, &case)?;
-    let step = cost::step(&case).map_err(|e| Refused::new(e.to_string()))?;
-    let notes = placement(&case.layout, space.question.cluster);
-    Ok(Choice { notes, complexity: simulated.complexity, point: simulated.point, case, step, fit })
+/// Everything about a layout, or why the replay does not let it pass; and the operations of its replay.
+pub(crate) fn confirm(space: &Space, simulated: &Simulated, case: Case) -> (Result<Choice, Refused>, u64) {
+    let (fit, took) = replay(space, &case);
+    let chosen = |fit: Fit| {
+        let step = cost::step(&case).map_err(|e| Refused::new(e.to_string()))?;
+        let notes = placement(&case.layout, space.question.cluster);
+        Ok(Choice { notes, complexity: simulated.complexity, point: simulated.point, case, step, fit })
+    };
+    (fit.and_then(chosen), took)
 }
 
-/// The exact replay of a job, or by how much it does not fit.
-fn replay(space: &Space, case: &Case) -> Result<Fit, Refused> {
-    let fit = Fit::price(case, space.question.margin()).map_err(|e| Refused::new(format!("{}: {}", e.what, e.why)))?;
+/// The exact replay of a job, or by how much it does not fit at least; and the operations it took.
+fn replay(space: &Space, case: &Case) -> (Result<Fit, Refused>, u64) {
+    match Fit::price_within(case, space.question.margin()) {
+        Err(e) => (Err(Refused::new(format!("{}: {}", e.what, e.why))), u64::MAX),
+        Ok(Err(over)) => (Err(Refused::stage(over.stage, over.missing as i64)), over.operations),
+        Ok(Ok(fit)) => {
+            let took = fit.operations();
+            (judged(space, fit), took)
+        }
+    }
+}
+
+fn judged(space: &Space, fit: Fit) -> Result<Fit, Refused> {
     if fit.verdict == Verdict::Fits {
         return Ok(fit);
     }
@@ -327,7 +343,7 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left,
             }
         }
         let confirmed = jobs.into_par_iter().filter_map(|(neighbour, case)| {
-            let fit = replay(space, &case).ok()?;
+            let fit = replay(space, &case).0.ok()?;
             Some(Neighbour { headroom: fit.tightest().headroom, ..neighbour })
         });
         replayed.extend(confirmed.collect::<Vec<_>>());

@@ -3,13 +3,14 @@
 
 use crate::answer::{Choice, Left, Refused, confirm, illegal, too_long};
 use crate::best::{Best, Simulated};
-use crate::point::Point;
+use crate::point::{Key, Offload, Point};
 use crate::price::Pricer;
 use crate::space::Space;
 use case::Case;
+use layout::{Schedule, ZeroStage};
 use memory::fit::{most_headroom_of_stage, work_of_stage};
 use rayon::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,8 +20,11 @@ const AT_ONCE: usize = 4;
 /// Layouts that are replayed one after the other, the fastest first; of more, those with room to spare come before.
 const MANY: usize = 16;
 
-/// Of what an answer may take, the share that looking for the fastest may.
-const SHARE: u64 = 3;
+/// Of what an answer may take, the share that looking for the fastest may: two in three.
+const SHARE: [u64; 2] = [2, 3];
+
+/// Groups of layouts of which one each is replayed before all others, where many may be faster.
+const GROUPS: usize = 24;
 
 /// Layouts that are tried beyond that share, each with more room by the sums than those before it were refuted with.
 const TRIES: usize = 16;
@@ -31,12 +35,21 @@ const SURE: i64 = 20;
 /// A stage by itself: the layout but for its cut, and the layers of its chunks.
 type Alone = (Point, usize, Vec<Range<usize>>);
 
+/// Layouts whose stages are told apart by the same things: all but the cut and the chunks of a stage.
+type Class = (usize, Key, u64, Schedule, usize, Offload);
+
+fn class(point: &Point) -> Class {
+    (point.mode, point.key, point.pp, point.order.schedule, point.recompute, point.offload)
+}
+
 /// What is known of layouts.
 #[derive(Default)]
 pub struct Verdicts {
     known: HashMap<Point, Result<Arc<Choice>, Refused>>,
     /// Bytes left at most on stages that were replayed alone.
     stages: HashMap<Alone, i64>,
+    /// The stage that a layout of a class was last refuted by.
+    refuters: HashMap<Class, usize>,
     /// Operations that were taken.
     taken: u64,
     /// Bytes that the sums overlooked at most, of stages that hold one chunk and of those that hold several: what lies
@@ -77,24 +90,33 @@ impl Verdicts {
             if faster.is_empty() {
                 return;
             }
-            if self.taken > space.question.limit.operations / SHARE {
+            if self.taken > space.question.limit.operations / SHARE[1] * SHARE[0] {
                 return self.settle_for_less(space, pricers, best, left, most);
             }
             self.try_some(space, pricers, best, left, &faster[..faster.len().min(AT_ONCE)]);
         }
     }
 
-    /// Where many may be faster, replays a few of those that have room to spare: whichever passes leaves fewer.
+    /// Where many may be faster, replays one of each group that has room to spare, the fastest first: whichever passes
+    /// leaves fewer. What refutes one of a group often refutes the rest, which come in their turn.
     fn improve(&mut self, space: &Space, pricers: &[Pricer], best: &mut Best, left: &mut Left, most: f64) {
+        let asked = space.question.headroom.0 as i64;
+        let mut tried: HashSet<(Class, ZeroStage)> = HashSet::new();
         for part in [2, 4, 8] {
-            let faster = best.faster(most);
-            if faster.len() <= MANY {
-                return;
+            while tried.len() < GROUPS {
+                let faster = best.faster(most);
+                if faster.len() <= MANY {
+                    return;
+                }
+                let group = |one: &Simulated| (class(&one.point), one.point.zero);
+                let has_room = |one: &&Simulated| (one.headroom - asked) * part >= self.overlooked[chunks(one)];
+                let fresh = faster.iter().filter(has_room).filter(|one| tried.insert(group(one)));
+                let some: Vec<Simulated> = fresh.take(AT_ONCE).copied().collect();
+                if some.is_empty() {
+                    break;
+                }
+                self.try_some(space, pricers, best, left, &some);
             }
-            let asked = space.question.headroom.0 as i64;
-            let has_room = |one: &&Simulated| (one.headroom - asked) * part >= self.overlooked[chunks(one)];
-            let some: Vec<Simulated> = faster.iter().filter(has_room).take(AT_ONCE).copied().collect();
-            self.try_some(space, pricers, best, left, &some);
         }
     }
 
@@ -133,14 +155,15 @@ impl Verdicts {
 
     /// The jobs of layouts whose worst stages are not refuted by themselves.
     fn ask(&mut self, space: &Space, pricers: &[Pricer], batch: &[Simulated], left: &mut Left) -> Vec<Asked> {
-        let mut started: Vec<(Asked, Option<(usize, Alone)>)> = Vec::new();
+        let mut started: Vec<(Asked, Option<(usize, Alone, u64)>)> = Vec::new();
         for one in batch {
             started.push(match (self.known.contains_key(&one.point), space.case(&one.point)) {
                 (true, _) => (Asked::Known, None),
                 (false, Err(findings)) => (Asked::Refused(illegal(&findings)), None),
                 (false, Ok(case)) => {
                     let is_whole = self.is_sure(space, one);
-                    let stage = pricers[one.point.mode].headroom(&one.point).map(|(_, stage)| stage);
+                    let worst = || pricers[one.point.mode].headroom(&one.point).map(|(_, stage)| stage);
+                    let stage = self.refuters.get(&class(&one.point)).copied().or_else(worst);
                     match stage.filter(|_| !is_whole) {
                         None => (Asked::Case(Box::new(case)), None),
                         Some(stage) => {
@@ -150,7 +173,7 @@ impl Verdicts {
                                 false => work_of_stage(&case, stage).map_or(0, |work| work.operations),
                             };
                             match self.take(takes, pricers, left) {
-                                Ok(()) => (Asked::Case(Box::new(case)), Some((stage, alone))),
+                                Ok(()) => (Asked::Case(Box::new(case)), Some((stage, alone, takes))),
                                 Err(refused) => (Asked::Unaffordable(refused), None),
                             }
                         }
@@ -159,16 +182,18 @@ impl Verdicts {
             });
         }
         let (known, margin) = (&self.stages, space.question.margin());
-        let replay = |(asked, alone): &(Asked, Option<(usize, Alone)>)| match (asked, alone) {
-            (Asked::Case(case), Some((stage, alone))) => Some(
-                known.get(alone).copied().map_or_else(|| most_headroom_of_stage(&margin.hardest(case), *stage), Ok),
-            ),
+        let replay = |(case, alone): &(Asked, Option<(usize, Alone, u64)>)| match (case, alone) {
+            (Asked::Case(case), Some((stage, alone, _))) => {
+                let replay = || most_headroom_of_stage(&margin.hardest(case), *stage, margin.headroom);
+                Some(known.get(alone).map_or_else(replay, |headroom| Ok((*headroom, 0))))
+            }
             _ => None,
         };
         let replayed: Vec<_> = started.par_iter().map(replay).collect();
-        let wanted = space.question.headroom.0 as i64;
+        let wanted = margin.headroom.0 as i64;
         let judged = started.into_iter().zip(replayed).map(|((asked, alone), headroom)| match (alone, headroom) {
-            (Some((stage, alone)), Some(Ok(headroom))) => {
+            (Some((stage, alone, predicted)), Some(Ok((headroom, took)))) => {
+                self.give_back(predicted, took, left);
                 self.stages.insert(alone, headroom);
                 if headroom >= wanted { asked } else { Asked::Refused(Refused::stage(stage, wanted - headroom)) }
             }
@@ -197,7 +222,9 @@ impl Verdicts {
                 if let Err(refused) = self.take(takes, pricers, left) {
                     return self.skip(best, one, refused);
                 }
-                Some(confirm(space, one, *case).map(Arc::new))
+                let (verdict, took) = confirm(space, one, *case);
+                self.give_back(takes, took, left);
+                Some(verdict.map(Arc::new))
             }
         };
         if let Some(verdict) = verdict {
@@ -207,6 +234,9 @@ impl Verdicts {
                 let overlooked = one.headroom - space.question.headroom.0 as i64 + missing;
                 let most = &mut self.overlooked[chunks(one)];
                 *most = overlooked.max(*most);
+            }
+            if let Some(stage) = verdict.as_ref().err().and_then(|refused| refused.stage) {
+                self.refuters.insert(class(&one.point), stage);
             }
             if let (Err(refused), true) = (&verdict, best.is_likely(one)) {
                 self.refuted.push((*one, refused.clone()));
@@ -227,6 +257,13 @@ impl Verdicts {
         }
         best.skip(one);
         false
+    }
+
+    /// Gives back what a replay was predicted to take and did not.
+    fn give_back(&mut self, predicted: u64, took: u64, left: &mut Left) {
+        let unused = predicted.saturating_sub(took);
+        left.operations = left.operations.saturating_add(unused);
+        self.taken = self.taken.saturating_sub(unused);
     }
 
     fn take(&mut self, takes: u64, pricers: &[Pricer], left: &mut Left) -> Result<(), Refused> {

@@ -71,8 +71,9 @@ pub use replay::tape::Microbatches;
 use config::Config;
 use model::Chunk;
 use rank::Rank;
+use recipe::{Optimizer, Role};
 use replay::Unmodelled;
-use replay::line::Origin;
+use replay::line::{Line, Origin};
 use replay::record::Recorder;
 use replay::tape::{Tape, Watch};
 use replay::{Phase, PhaseKind, Replay};
@@ -95,6 +96,21 @@ pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     Ok(run(config, Until::Step(job.options.steps), Watch::Nothing))
 }
 
+/// The same, which ends once segments are known to come to more than `most`, AdamW's state on the host left out.
+pub fn replay_within(job: &Job, most: u64, state: State) -> Result<Within, Unmodelled> {
+    let adam = |role| job.recipe.optimizer.of(role, true) != Optimizer::Muon;
+    let is_plain = job.options.precision_aware.is_none() && adam(Role::Matrix) && adam(Role::Expert);
+    if state == State::OnHost && !is_plain {
+        return replay(job).map(Within::Whole);
+    }
+    let until = Until::Over { steps: job.options.steps, most, state };
+    let (replay, missing) = run_within(Config::new(job)?, until, Watch::Nothing);
+    Ok(match missing {
+        Some(missing) => Within::Over { missing, walked: replay.operations },
+        None => Within::Whole(replay),
+    })
+}
+
 /// Replays, and writes down what happens.
 pub fn record(job: &Job, recorder: Recorder) -> Result<Replay, Unmodelled> {
     Ok(run(Config::new(job)?, Until::Step(job.options.steps), Watch::Events(recorder)))
@@ -115,23 +131,56 @@ pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
     Ok(run(config, until, Watch::Holders { at: event }))
 }
 
+/// Where AdamW's state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// On the device.
+    Here,
+    /// On the host, all of it.
+    OnHost,
+}
+
+/// A replay that was to stay within so many bytes.
+#[derive(Clone, Debug)]
+pub enum Within {
+    /// It went to its end: it may have stayed within them.
+    Whole(Replay),
+    /// It ended early: so many bytes are missing at least.
+    Over {
+        /// Bytes missing.
+        missing: u64,
+        /// Allocations that were walked to say so.
+        walked: u64,
+    },
+}
+
 /// How far a replay goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
     /// So many steps.
     Step(u32),
+    /// So many steps, or until segments come to more than `most`.
+    Over { steps: u32, most: u64, state: State },
     /// The passes of one step, with kernels that were tuned before.
     Passes,
 }
 
 fn run(config: Config, until: Until, watch: Watch) -> Replay {
+    run_within(config, until, watch).0
+}
+
+/// A replay, and the bytes by which it is over where it ended for that.
+fn run_within(config: Config, until: Until, watch: Watch) -> (Replay, Option<u64>) {
     let steps = match until {
-        Until::Step(count) => count,
+        Until::Step(count) | Until::Over { steps: count, .. } => count,
         Until::Passes => 1,
     };
     let segments = config.told.segments;
     let rank = Rank::new(config, Tape::with(watch.clone(), segments));
     let tape = rank.tape.clone();
+    if let Until::Over { most, state: State::Here, .. } = until {
+        rank.ceiling.set(Some(most));
+    }
     if until == Until::Passes {
         rank.tuned_before();
     }
@@ -147,12 +196,21 @@ fn run(config: Config, until: Until, watch: Watch) -> Replay {
     for step in 0..steps {
         tape.reset_peaks();
         // A step warms up before graphs are captured; passes by themselves stand for a later one.
+        if let Until::Over { most, state: State::OnHost, .. } = until
+            && step == 1
+        {
+            rank.ceiling.set(Some(most.saturating_add(on_host(&tape, &phases, optimizer.copies(&rank)))));
+        }
         if step == 1 || until == Until::Passes {
             graph_inputs = rank.graph_inputs();
         }
         optimizer.zero_grad();
         optimizer.gather_ahead(&rank);
         schedule::run_step(&rank, &chunks);
+        if rank.is_over() {
+            phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
+            break;
+        }
         chunks.iter().for_each(Chunk::finish_step);
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
         if until == Until::Passes {
@@ -164,6 +222,8 @@ fn run(config: Config, until: Until, watch: Watch) -> Replay {
         phases.push(Phase::read(&tape, PhaseKind::Update(step)));
     }
     drop(graph_inputs);
+    let missing = rank.ceiling.get().and_then(|most| tape.read(|a| a.reserved()).checked_sub(most));
+    let missing = missing.filter(|bytes| *bytes > 0);
     let params = setup::count(&chunks);
     let operations = tape.operations();
     let mut replay = Replay { params, phases, operations, holders: Vec::new(), retained: Vec::new() };
@@ -172,5 +232,16 @@ fn run(config: Config, until: Until, watch: Watch) -> Replay {
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
     }
     tape.close();
-    replay
+    (replay, missing)
+}
+
+/// Bytes at most that move to the host where AdamW's state does, once a step has made all of it: what stands at the
+/// highest point, where an update makes `copies`.
+fn on_host(tape: &Tape, phases: &[Phase], copies: u64) -> u64 {
+    let at = |kind| phases.iter().find(move |phase: &&Phase| phase.kind == kind);
+    let state = tape.live()[Line::OtherOptimizer as usize];
+    let before = at(PhaseKind::Optimizer).map_or(u64::MAX, |phase| phase.allocated);
+    let passes = at(PhaseKind::Passes(0)).map_or(0, |phase| phase.requested_peak.saturating_sub(before));
+    // Where passes are far above an update, it is not the highest point.
+    if passes > 2 * copies { state } else { state.saturating_add(copies) }
 }

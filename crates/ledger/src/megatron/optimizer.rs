@@ -106,6 +106,12 @@ impl Optimizer {
         }
     }
 
+    /// Bytes at most that an update makes of AdamW's and gives back: gradients in fp32, and a clipped one at a time.
+    pub fn copies(&self, c: &Rank) -> u64 {
+        let fp32 = if c.config.grad_width == BF16 { self.shards.iter().sum() } else { 0 };
+        (fp32 + self.shards.iter().max().unwrap_or(&0)) * FP32
+    }
+
     /// Forgets the gradients of the last step.
     pub fn zero_grad(&mut self) {
         self.gradients.clear();

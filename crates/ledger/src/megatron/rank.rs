@@ -38,6 +38,8 @@ pub(super) struct Rank {
     pub dummies: Option<Rc<Dummies>>,
     /// Where the documents of a microbatch begin.
     borders: RefCell<Option<Tensor>>,
+    /// Bytes of segments beyond which the replay ends early.
+    pub ceiling: Cell<Option<u64>>,
 }
 
 /// What stays after its first use.
@@ -82,7 +84,16 @@ impl Rank {
             tape.take_gradients_over_late(PACE);
         }
         let (pass, is_backward, borders) = (Cell::new(0), Cell::new(false), RefCell::default());
-        Rc::new(Rank { config, tape, kept, pass, is_backward, dummies, borders })
+        Rc::new(Rank { config, tape, kept, pass, is_backward, dummies, borders, ceiling: Cell::default() })
+    }
+
+    /// Whether the replay ends here: it holds more than it may. What is dropped from then on is not booked.
+    pub fn is_over(&self) -> bool {
+        let is_over = self.ceiling.get().is_some_and(|most| self.tape.read(|a| a.reserved()) > most);
+        if is_over {
+            self.tape.close();
+        }
+        is_over
     }
 
     /// Where the documents of a microbatch begin, which attention keeps; made with its tokens.

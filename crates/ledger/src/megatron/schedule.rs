@@ -83,6 +83,9 @@ pub(super) fn release(c: &Rank, output: &Tensor) {
 
 fn without_pipeline(c: &Rc<Rank>, chunk: &Chunk) {
     for _ in 0..c.config.microbatches {
+        if c.is_over() {
+            return;
+        }
         let output = forward(c, chunk, None);
         backward_step(c, None, &output, None);
     }
@@ -144,6 +147,9 @@ fn one_forward_one_backward(c: &Rc<Rank>, chunk: &Chunk) {
         frame.output = Some(output);
     };
     for _ in 0..warmup {
+        if c.is_over() {
+            return;
+        }
         frame.input = next_input();
         run(&mut frame, &mut flight);
         frame.output.iter().for_each(|output| release(c, output));
@@ -152,6 +158,9 @@ fn one_forward_one_backward(c: &Rc<Rank>, chunk: &Chunk) {
         frame.input = next_input();
     }
     for step in 0..steady {
+        if c.is_over() {
+            return;
+        }
         run(&mut frame, &mut flight);
         frame.output_grad = next_grad();
         if !is_last {
@@ -163,6 +172,9 @@ fn one_forward_one_backward(c: &Rc<Rank>, chunk: &Chunk) {
         frame.input = if step + 1 < steady { next_input() } else { None };
     }
     for _ in 0..warmup {
+        if c.is_over() {
+            return;
+        }
         frame.take_oldest(&mut flight);
         frame.output_grad = next_grad();
         frame.backward(c);
@@ -272,6 +284,9 @@ impl<'a> Interleaved<'a> {
             self.keep_grad(0, &grad);
         }
         for k in total - warmup..total {
+            if self.c.is_over() {
+                return;
+            }
             self.backward(k, &mut frame);
             frame.output_grad = self.receive_grad(k + 1);
             self.keep_grad(k + 1, &frame.output_grad);
@@ -281,6 +296,9 @@ impl<'a> Interleaved<'a> {
     fn warm_up(&mut self, warmup: usize, frame: &mut Frame) {
         let total = self.order.len();
         for k in 0..warmup {
+            if self.c.is_over() {
+                return;
+            }
             let output = self.forward(k);
             frame.output = Some(output.clone());
             frame.input = self.receive_input(k + 1);
@@ -296,6 +314,9 @@ impl<'a> Interleaved<'a> {
     fn steady(&mut self, warmup: usize, frame: &mut Frame) {
         let steps = self.order.len() - warmup;
         for k in 0..steps {
+            if self.c.is_over() {
+                return;
+            }
             let output = self.forward(warmup + k);
             frame.output = Some(output.clone());
             self.backward(k, frame);

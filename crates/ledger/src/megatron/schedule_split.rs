@@ -98,7 +98,7 @@ impl<'a> Split<'a> {
     pub fn run(mut self) {
         let order = self.c.config.order;
         let mut blocks = order.stage(self.c.config.stage as u32).peekable();
-        while let Some(block) = blocks.next() {
+        while let Some(block) = blocks.next().filter(|_| !self.c.is_over()) {
             match block {
                 Block::Overlapped { forward, backward } => {
                     self.both(order.local(forward.chunk), order.local(backward.chunk));

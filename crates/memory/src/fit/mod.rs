@@ -27,7 +27,7 @@ pub use margin::Margin;
 pub use offload::Offload;
 pub use overload::{AtOverload, Breaks, Overload, at_overloads};
 pub use pools::PooledFit;
-pub use replays::{Recorded, most_headroom_of_stage, record, work, work_of_stage};
+pub use replays::{Over, Recorded, most_headroom_of_stage, record, work, work_of_stage};
 pub use reserve::{Communicator, Outside, communicator_bytes, communicators, outside};
 pub use review::{Change, Review, review};
 pub use routing::{LayerRouting, routing};
@@ -154,6 +154,31 @@ impl Fit {
     /// Prices every rank class of a job, leaving a margin for compile peaks, fragmentation and uneven routing.
     pub fn price(case: &Case, margin: impl Into<Margin>) -> Result<Fit, Unmodelled> {
         Fit::priced(case, margin.into(), [None, None])
+    }
+
+    /// The same where it may fit: replays end once a stage is known to leave less than the margin's headroom.
+    pub fn price_within(case: &Case, margin: Margin) -> Result<Result<Fit, Over>, Unmodelled> {
+        let within = |case: &Case| {
+            let ledger = Ledger::of_case(case)?;
+            let replays = Replays::within(Pricing { case, ledger: &ledger }, Some(margin.headroom))?;
+            Ok(replays.map(Arc::new))
+        };
+        let here = match within(case)? {
+            Ok(replays) => replays,
+            Err(over) => return Ok(Err(over)),
+        };
+        let overloaded = match margin.overloaded(case).map(|case| within(&case)).transpose()? {
+            Some(Err(over)) => return Ok(Err(over)),
+            Some(Ok(replays)) => Some(replays),
+            None => None,
+        };
+        Fit::priced(case, margin, [Some(&here), overloaded.as_ref()]).map(Ok)
+    }
+
+    /// Operations of this machine that its replays took.
+    pub fn operations(&self) -> u64 {
+        let overloaded = self.overloaded_replays.as_ref().map_or(0, |replays| replays.operations());
+        self.replays.operations().saturating_add(overloaded)
     }
 
     /// Prices another job with the replays of this one, where they are the same.

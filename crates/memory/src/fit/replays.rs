@@ -1,14 +1,16 @@
 //! Replays of a job's stages: what they take of this machine, and those that another pricing has made.
 
-use super::{Pricing, RankClass};
+use super::{Pricing, RankClass, dispatch_bytes, reserve};
 use case::Case;
 use layout::{Layout, StagePlan};
+use ledger::megatron::{State, Within};
 use ledger::{Ledger, RankJob};
-use recipe::Recipe;
+use recipe::{Mixer, Recipe};
 use replay::record::Recorder;
 use replay::{Replay, Unmodelled};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use units::Bytes;
 use work::Work;
 
 /// Every stage of a job replayed. Nothing but what stands here decides a replay, so that whoever prices
@@ -24,17 +26,46 @@ pub(super) struct Replays {
     twins: Vec<usize>,
 }
 
+/// A stage that holds more than it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// The first such stage.
+    pub stage: usize,
+    /// Bytes by which it is over, at least: its replay ends where it is known to be.
+    pub missing: u64,
+    /// Operations of this machine that it took to say so.
+    pub operations: u64,
+}
+
 impl Replays {
     /// Replays every stage, on as many threads as there are; twins once.
     pub fn new(pricing: Pricing) -> Result<Replays, Unmodelled> {
+        // Without a bound nothing is over it.
+        Replays::within(pricing, None)?.map_err(|over| Unmodelled::new("this job", format!("{over:?}")))
+    }
+
+    /// The same until a stage is known to hold more than a device shows less `wanted`. Stages are begun in order, and all
+    /// before the first that does are done, so that threads do not decide which one it is.
+    pub fn within(pricing: Pricing, wanted: Option<Bytes>) -> Result<Result<Replays, Over>, Unmodelled> {
         let case = pricing.case;
         let twins = twins(&case.stages);
         let own: Vec<usize> = (0..twins.len()).filter(|&stage| twins[stage] == stage).collect();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(own.len());
         let next = AtomicUsize::new(0);
-        let take = || own.get(next.fetch_add(1, Ordering::Relaxed)).copied();
-        let replay = |stage| (stage, pricing.ledger.replay(&first_rank(case, stage)));
-        let mut replayed: Vec<(usize, Result<Replay, Unmodelled>)> = std::thread::scope(|scope| {
+        let is_over = AtomicBool::new(false);
+        let take = || {
+            let stage = || own.get(next.fetch_add(1, Ordering::Relaxed)).copied();
+            if is_over.load(Ordering::Relaxed) { None } else { stage() }
+        };
+        let replay = |stage| {
+            let tried = match wanted {
+                Some(wanted) => try_stage(pricing, pricing.ledger, stage, wanted),
+                None => pricing.ledger.replay(&first_rank(case, stage)).map(Tried::Whole),
+            };
+            is_over.fetch_or(matches!(tried, Ok(Tried::Over { .. })), Ordering::Relaxed);
+            (stage, tried)
+        };
+        let mut replayed: Vec<(usize, Result<Tried, Unmodelled>)> = std::thread::scope(|scope| {
             let work = || std::iter::from_fn(take).map(replay).collect::<Vec<_>>();
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             workers
@@ -44,15 +75,32 @@ impl Replays {
         });
         // The first stage that cannot be replayed says why.
         replayed.sort_by_key(|(stage, _)| *stage);
-        let replays = replayed.into_iter().map(|(stage, replay)| Ok((stage, replay?))).collect::<Result<_, _>>()?;
-        Ok(Replays {
+        let (mut replays, mut walked) = (BTreeMap::new(), 0u64);
+        for (stage, tried) in replayed {
+            match tried? {
+                Tried::Whole(replay) => {
+                    walked = walked.saturating_add(pricing.ledger.work_of_walked(replay.operations));
+                    replays.insert(stage, replay);
+                }
+                Tried::Over { missing, operations } => {
+                    return Ok(Err(Over { stage, missing, operations: walked.saturating_add(operations) }));
+                }
+            }
+        }
+        Ok(Ok(Replays {
             ledger: pricing.ledger.clone(),
             recipe: case.recipe.clone(),
             layout: case.layout.clone(),
             stages: case.stages.clone(),
             replays,
             twins,
-        })
+        }))
+    }
+
+    /// Operations of this machine that they took.
+    pub fn operations(&self) -> u64 {
+        let each = self.replays.values().map(|replay| self.ledger.work_of_walked(replay.operations));
+        each.fold(0, u64::saturating_add)
     }
 
     /// Whether they are what replaying this would give.
@@ -111,12 +159,6 @@ pub fn work_of_stage(case: &Case, stage: usize) -> Result<Work, Unmodelled> {
     Ok(ledger.work(&first_rank(case, twins(&case.stages)[stage])))
 }
 
-/// Bytes left on the ranks of one stage at most: its first step is replayed, and nothing else of the job. What moves to
-/// the host is what stood at the highest point, which takes all steps to tell.
-pub fn most_headroom_of_stage(case: &Case, stage: usize) -> Result<i64, Unmodelled> {
-    left_on(case, stage, &shortest(case)?)
-}
-
 /// Bytes left on the ranks of one stage: all steps are replayed.
 pub(super) fn headroom_of_stage(case: &Case, stage: usize) -> Result<i64, Unmodelled> {
     left_on(case, stage, &Ledger::of_case(case)?)
@@ -133,10 +175,61 @@ fn left_on(case: &Case, stage: usize, ledger: &Ledger) -> Result<i64, Unmodelled
     Ok(RankClass::price(Pricing { case, ledger }, twin, &replay).headroom)
 }
 
+/// Bytes left on the ranks of one stage at most, and the operations it took to say so: its first step is replayed, until
+/// less than `wanted` is left, and nothing else of the job. What moves to the host is what stood at the highest point, which
+/// takes all steps to tell.
+pub fn most_headroom_of_stage(case: &Case, stage: usize, wanted: Bytes) -> Result<(i64, u64), Unmodelled> {
+    let ledger = shortest(case)?;
+    let twin = twins(&case.stages)[stage];
+    let pricing = Pricing { case, ledger: &ledger };
+    Ok(match try_stage(pricing, &ledger, twin, wanted)? {
+        Tried::Whole(replay) => {
+            let took = ledger.work_of_walked(replay.operations);
+            (RankClass::price(pricing, twin, &replay).headroom, took)
+        }
+        Tried::Over { missing, operations } => (wanted.0 as i64 - missing as i64, operations),
+    })
+}
+
+/// What a replay of a stage came to.
+enum Tried {
+    Whole(Replay),
+    /// It holds so many bytes more than it may, at least.
+    Over {
+        missing: u64,
+        operations: u64,
+    },
+}
+
+/// Replays the first rank of a stage, until it is known to leave less than `wanted`.
+fn try_stage(pricing: Pricing, ledger: &Ledger, stage: usize, wanted: Bytes) -> Result<Tried, Unmodelled> {
+    let (case, job) = (pricing.case, first_rank(pricing.case, stage));
+    if matches!(ledger, Ledger::Shardwright(_)) {
+        return Ok(Tried::Whole(ledger.replay(&job)?));
+    }
+    let device = &case.on().device;
+    let dispatch = dispatch_bytes(&case.recipe, &case.layout, &case.options);
+    let outside = reserve::outside(device, &case.layout, case.recipe.uses(Mixer::Moe), dispatch);
+    let besides: u64 = outside.iter().map(|held| held.bytes).sum();
+    let most = device.visible_bytes().saturating_sub(besides.saturating_add(wanted.0));
+    let state = if moves(case) { State::OnHost } else { State::Here };
+    let is_part = case.options.offload_activations > 0.0 || (moves(case) && case.options.offload < 1.0);
+    if is_part {
+        return Ok(Tried::Whole(ledger.replay(&job)?));
+    }
+    Ok(match ledger.replay_within(&job, most, state)? {
+        Within::Whole(replay) => Tried::Whole(replay),
+        Within::Over { missing, walked } => Tried::Over { missing, operations: ledger.work_of_walked(walked) },
+    })
+}
+
+fn moves(case: &Case) -> bool {
+    case.options.offload > 0.0 || case.options.offload_activations > 0.0
+}
+
 fn shortest(case: &Case) -> Result<Ledger, Unmodelled> {
     let ledger = Ledger::of_case(case)?;
-    let moves = case.options.offload > 0.0 || case.options.offload_activations > 0.0;
-    Ok(if moves { ledger } else { ledger.brief() })
+    Ok(if moves(case) { ledger } else { ledger.brief() })
 }
 
 /// What pricing a job takes of this machine: its stages replayed, as many at once as there are threads.

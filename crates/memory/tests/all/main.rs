@@ -21,3 +21,4 @@ mod sized;
 mod sizes;
 mod steady;
 mod ways;
+mod within;
