@@ -88,15 +88,6 @@ pub struct RoutingScratch {
     pub total: Bytes,
 }
 
-/// The scratch at one overload.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct AtOverload {
-    /// The factor.
-    pub overload: f64,
-    /// The scratch at it.
-    pub scratch: RoutingScratch,
-}
-
 impl RoutingInput {
     /// The scratch of one layer, or nothing when it is more than can be counted.
     pub fn scratch(&self) -> Option<RoutingScratch> {
@@ -119,24 +110,6 @@ impl RoutingInput {
             combine: Part { name: "combine buffer", bytes: buffer, scales_with, ignores },
             total: table.checked_add(buffer)?.checked_add(buffer)?,
         })
-    }
-
-    /// The same layer under another overload; a capacity factor knows none and stays as it is.
-    pub fn overloaded(self, overload: f64) -> RoutingInput {
-        let capacity = match self.capacity {
-            Capacity::Dropless { ep, etp, .. } => Capacity::Dropless { ep, etp, overload },
-            by_factor @ Capacity::Factor { .. } => by_factor,
-        };
-        RoutingInput { capacity, ..self }
-    }
-
-    /// The overload at which every copy that could come here does, so that more changes nothing.
-    /// One when room is made by a capacity factor, or when nothing is routed.
-    pub fn most_overload(&self) -> f64 {
-        match (self.capacity, self.balanced_rows(), self.most_rows()) {
-            (Capacity::Dropless { .. }, Some(balanced), Some(most)) if balanced > 0 => most as f64 / balanced as f64,
-            _ => 1.0,
-        }
     }
 
     /// Slots of an expert, if capacity sizes them, and rows of the buffers.
@@ -187,38 +160,6 @@ impl RoutingInput {
             ),
         }
     }
-}
-
-/// The scratch at each overload, or nothing when one is more than can be counted.
-pub fn at_overloads(input: &RoutingInput, overloads: &[f64]) -> Option<Vec<AtOverload>> {
-    let at = |&overload: &f64| Some(AtOverload { overload, scratch: input.overloaded(overload).scratch()? });
-    overloads.iter().map(at).collect()
-}
-
-/// The least overload, to the millionth, at which `total_at` exceeds the budget: one when it does
-/// so already when balanced, nothing when it never does up to `most`. `total_at` must not fall as
-/// overload rises; a total that cannot be counted exceeds every budget.
-pub fn breaking_overload(most: f64, budget: Bytes, mut total_at: impl FnMut(f64) -> Option<Bytes>) -> Option<f64> {
-    let factor = |millionths: u128| millionths as f64 / ONE as f64;
-    let mut breaks = |at: u128| total_at(factor(at)).is_none_or(|total| total > budget);
-    // Round up, so that the bound itself is looked at.
-    let (mut low, mut high) = (ONE, millionths(most).saturating_add(1).max(ONE));
-    if breaks(low) {
-        return Some(1.0);
-    }
-    if !breaks(high) {
-        return None;
-    }
-    // `low` fits and `high` does not.
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if breaks(middle) {
-            high = middle;
-        } else {
-            low = middle;
-        }
-    }
-    Some(factor(high))
 }
 
 /// A factor in millionths; what is no factor (negative, or not a number) is none at all.
@@ -296,8 +237,6 @@ mod tests {
     fn no_tokens_need_no_dropless_scratch() {
         let input = RoutingInput { tokens_per_rank: 0, ..dropless(2.0) };
         assert_eq!(total(input), 0);
-        assert_eq!(input.most_overload(), 1.0);
-        assert_eq!(breaking_overload(1.0, Bytes(0), |o| Some(input.overloaded(o).scratch()?.total)), None);
     }
 
     #[test]
@@ -309,13 +248,8 @@ mod tests {
 
     #[test]
     fn scratch_rises_with_overload_up_to_the_bound() {
-        let rows: Vec<u64> = at_overloads(&dropless(1.0), &[0.5, 1.0, 1.5, 2.0, 32.0, 33.0, 1e9])
-            .unwrap()
-            .iter()
-            .map(|at| at.scratch.rows)
-            .collect();
+        let rows = [0.5, 1.0, 1.5, 2.0, 32.0, 33.0, 1e9].map(|overload| dropless(overload).scratch().unwrap().rows);
         assert_eq!(rows, [4096, 8192, 12_288, 16_384, 262_144, 262_144, 262_144]);
-        assert_eq!(dropless(1.0).most_overload(), 32.0);
     }
 
     #[test]
@@ -329,31 +263,8 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_factor_knows_no_overload() {
-        assert_eq!(worked().overloaded(3.0), worked());
-        let at = |o| Some(worked().overloaded(o).scratch()?.total);
-        assert_eq!(breaking_overload(worked().most_overload(), Bytes(total(worked())), at), None);
-    }
-
-    #[test]
-    fn the_breaking_overload_is_where_the_budget_ends() {
-        let input = dropless(1.0);
-        let at = |o| Some(input.overloaded(o).scratch()?.total);
-        let breaking = |budget| breaking_overload(input.most_overload(), Bytes(budget), at);
-        // At 1.5 it just fits; one more row does not.
-        let fits = total(dropless(1.5));
-        let breaks = breaking(fits).unwrap();
-        assert!((breaks - 1.5).abs() < 1e-5 && breaks > 1.5, "{breaks}");
-        assert!(total(dropless(breaks)) > fits && total(dropless(breaks - 1e-6)) <= fits);
-        assert_eq!(breaking(0), Some(1.0));
-        assert_eq!(breaking(total(dropless(1e9))), None);
-        assert_eq!(breaking(total(dropless(1e9)) - 1).map(f64::round), Some(32.0));
-    }
-
-    #[test]
     fn what_cannot_be_counted_is_not_guessed() {
         let huge = RoutingInput { tokens_per_rank: u64::MAX, top_k: u64::MAX, ..dropless(1.0) };
         assert_eq!(huge.scratch(), None);
-        assert_eq!(breaking_overload(2.0, Bytes(u64::MAX), |_| huge.scratch().map(|s| s.total)), Some(1.0));
     }
 }

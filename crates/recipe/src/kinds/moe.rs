@@ -366,3 +366,16 @@ fn read_router(section: Option<Section>) -> Router {
     section.finish();
     router
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every token of every rank, on as many of the rank's experts as it chooses.
+    #[test]
+    fn a_rank_receives_no_more_than_there_is() {
+        let moe = Moe::plain(64, 8, 1024, Activation::SwiGlu);
+        assert_eq!([1, 2, 8, 32, 64].map(|ep| moe.most_overload(ep)), [1.0, 2.0, 8.0, 8.0, 8.0]);
+        assert_eq!(Moe { capacity_factor: Some(1.2), ..moe }.most_overload(8), 1.0);
+    }
+}
