@@ -47,6 +47,7 @@ fn a_plan_may_be_asked_for_an_overload() {
         assert!(breaks > factor.parse::<f64>().unwrap().min(most), "{overload}");
     }
     assert!(times.windows(2).all(|pair| pair[0] <= pair[1]), "{times:?}");
+    assert!(times[0] < times[4], "more costs something here: {times:?}");
     let text = run(&format!("{line} --overload 1.5")).stdout;
     let fit = text.lines().find(|line| line.starts_with("  shardwright fit ")).expect("a command").trim();
     assert!(fit.ends_with(" --overload 1.5"), "{fit}");
