@@ -26,7 +26,7 @@ pub fn besides(best: &Choice, margin: Margin) -> Vec<Besides> {
         else {
             continue;
         };
-        let Some(fit) = Fit::price(&next, margin).ok().filter(|fit| holds(fit)) else {
+        let Some(fit) = Fit::price(&next, margin).ok().filter(holds) else {
             continue;
         };
         found.push(Besides { offer, seconds, headroom: fit.tightest().headroom });
