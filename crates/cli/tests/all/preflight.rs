@@ -164,3 +164,17 @@ fn programs_are_bounded() {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.trim()));
     assert!(stat.is_err() || stat.is_ok_and(|text| text.contains(") Z")), "{child} still runs");
 }
+
+/// A launch needs no policy, and the machine is held to what it would do without one.
+#[test]
+fn a_job_is_judged_without_a_policy() {
+    let ran = run("preflight llama3-8b --on 1xH200");
+    assert!(ran.code == 0 || ran.code == 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("[preflight/default-policy]"), "{}", ran.stderr);
+    assert!(
+        !ran.stdout.contains("preflight/root-volume") && ran.stdout.contains("preflight/not-writable"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(run("preflight").code, 2, "a policy, or a job");
+}
