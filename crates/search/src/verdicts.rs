@@ -35,6 +35,9 @@ const SURE: i64 = 20;
 /// A stage by itself: the layout but for its cut, and the layers of its chunks.
 type Alone = (Point, usize, Vec<Range<usize>>);
 
+/// A layout with the stage that is replayed before the others, and the operations that is predicted to take.
+type Started = (Asked, Option<(usize, Alone, u64)>);
+
 /// Layouts whose stages are told apart by the same things: all but the cut and the chunks of a stage.
 type Class = (usize, Key, u64, Schedule, usize, Offload);
 
@@ -155,7 +158,7 @@ impl Verdicts {
 
     /// The jobs of layouts whose worst stages are not refuted by themselves.
     fn ask(&mut self, space: &Space, pricers: &[Pricer], batch: &[Simulated], left: &mut Left) -> Vec<Asked> {
-        let mut started: Vec<(Asked, Option<(usize, Alone, u64)>)> = Vec::new();
+        let mut started: Vec<Started> = Vec::new();
         for one in batch {
             started.push(match (self.known.contains_key(&one.point), space.case(&one.point)) {
                 (true, _) => (Asked::Known, None),
@@ -182,7 +185,7 @@ impl Verdicts {
             });
         }
         let (known, margin) = (&self.stages, space.question.margin());
-        let replay = |(case, alone): &(Asked, Option<(usize, Alone, u64)>)| match (case, alone) {
+        let replay = |(case, alone): &Started| match (case, alone) {
             (Asked::Case(case), Some((stage, alone, _))) => {
                 let replay = || most_headroom_of_stage(&margin.hardest(case), *stage, margin.headroom);
                 Some(known.get(alone).map_or_else(replay, |headroom| Ok((*headroom, 0))))
