@@ -5,8 +5,8 @@ use crate::ops::Shape;
 use crate::traffic::{Collective, Fabric, Moved, Spread, Tokens};
 use case::options::Dispatch;
 use layout::Layout;
-use layout::activations::{Collective as Named, Exchange, Over, of_edges, of_mixer};
-use recipe::{Layer, Mixer};
+use layout::activations::{Collective as Named, Exchange, Over, of_block, of_edges};
+use recipe::{Layer, Mixer, Recipe};
 
 /// Bytes of an element that travels: activations and their gradients go in bf16.
 const WIDTH: f64 = 2.0;
@@ -90,6 +90,8 @@ pub(crate) struct Carrier<'a> {
     pub fabric: &'a Fabric,
     pub groups: Groups,
     pub shape: Shape<'a>,
+    /// One block of every mixer there is.
+    pub blocks: &'a [(Mixer, Recipe)],
 }
 
 impl Carrier<'_> {
@@ -97,11 +99,16 @@ impl Carrier<'_> {
     pub fn layer(&self, layer: &Layer) -> LayerWaits {
         let mut waits = LayerWaits::default();
         for mixer in layer.mixers() {
-            for exchange in of_mixer(self.shape.recipe, self.shape.layout, mixer) {
+            for exchange in self.of_mixer(mixer) {
                 self.add(&exchange, Some(mixer), &mut waits);
             }
         }
         waits
+    }
+
+    fn of_mixer(&self, mixer: Mixer) -> Vec<Exchange> {
+        let block = self.blocks.iter().find(|(of, _)| *of == mixer);
+        block.map_or_else(Vec::new, |(_, block)| of_block(block, self.shape.layout))
     }
 
     /// Refuses layers whose exchanges have no way over the network.
@@ -110,7 +117,7 @@ impl Carrier<'_> {
             return Ok(());
         }
         let (recipe, layout) = (self.shape.recipe, self.shape.layout);
-        let inside = layers.iter().flat_map(Layer::mixers).flat_map(|mixer| of_mixer(recipe, layout, mixer));
+        let inside = layers.iter().flat_map(Layer::mixers).flat_map(|mixer| self.of_mixer(mixer));
         for exchange in inside.chain(of_edges(recipe, layout)) {
             for named in [exchange.forward, exchange.backward] {
                 if let Some(collective) = self.collective(&exchange, named) {

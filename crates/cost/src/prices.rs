@@ -20,7 +20,7 @@ use case::options::Options;
 use case::{Case, KindId, LayerKinds, PerKind, Ways};
 use hardware::{Cluster, Way};
 use layout::ownership::Row;
-use layout::{Engine, Layout, OwnershipTable, Recompute};
+use layout::{Engine, Layout, OwnershipTable, Recompute, activations};
 use recipe::{Layer, Mixer, Place, Recipe};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -61,6 +61,8 @@ pub struct Setting {
     teacher: Option<Arc<Setting>>,
     /// The recipe with one layer of each kind, in their order: its table has every shape there is.
     short: Recipe,
+    /// One block of every mixer there is.
+    blocks: Vec<(Mixer, Recipe)>,
     tables: Mutex<HashMap<TableKey, Arc<OwnershipTable>>>,
 }
 
@@ -117,6 +119,13 @@ impl Setting {
         };
         let mut short = recipe.clone();
         short.layers = kinds.one_of_each(recipe);
+        let mut blocks: Vec<(Mixer, Recipe)> = Vec::new();
+        let suffix = recipe.features.mtp().map(|mtp| &mtp.layer);
+        for mixer in short.layers.iter().chain(suffix).flat_map(Layer::mixers) {
+            if blocks.iter().all(|(known, _)| *known != mixer) {
+                blocks.push((mixer, activations::block(recipe, mixer)));
+            }
+        }
         Ok(Arc::new(Setting {
             recipe: recipe.clone(),
             kinds: kinds.clone(),
@@ -130,6 +139,7 @@ impl Setting {
             alone,
             teacher,
             short,
+            blocks,
             tables: Mutex::default(),
         }))
     }
@@ -140,7 +150,7 @@ impl Setting {
         let table = self.table(layout)?;
         let shape = Shape::new(&self.recipe, layout, &self.options);
         let groups = Groups::of(layout, &self.fabric);
-        let carrier = Carrier { fabric: &self.fabric, groups, shape };
+        let carrier = Carrier { fabric: &self.fabric, groups, shape, blocks: &self.blocks };
         carrier.reaches(&self.short.layers)?;
         let rows_at = |place: Place| table.rows.iter().filter(|row| row.tensor.place == place).collect::<Vec<&Row>>();
         let priced = |mut ops: Vec<Op>, mut waits: LayerWaits| {

@@ -102,14 +102,24 @@ pub fn exchanges(recipe: &Recipe, layout: &Layout, table: &OwnershipTable) -> Ve
 
 /// The collectives inside one block of a mixer, each counted once.
 pub fn of_mixer(recipe: &Recipe, layout: &Layout, mixer: Mixer) -> Vec<Exchange> {
-    let mut alone = recipe.clone();
-    alone.layers = vec![Layer::of(&[mixer])];
-    alone.features.mtp = None;
+    of_block(&block(recipe, mixer), layout)
+}
+
+/// A recipe of one block of a mixer, for [`of_block`] to be asked under many layouts.
+pub fn block(recipe: &Recipe, mixer: Mixer) -> Recipe {
+    let mut block = recipe.clone();
+    block.layers = vec![Layer::of(&[mixer])];
+    block.features.mtp = None;
+    block
+}
+
+/// The collectives inside the one block of a recipe.
+pub fn of_block(block: &Recipe, layout: &Layout) -> Vec<Exchange> {
     let mut out = Vec::new();
     let tokens = layout.micro_batch * layout.sequence / layout.cp.get();
-    tensor(&alone, layout, tokens, &mut out);
-    experts(&alone, layout, &mut out);
-    context(&alone, layout, tokens, &mut out);
+    tensor(block, layout, tokens, &mut out);
+    experts(block, layout, &mut out);
+    context(block, layout, tokens, &mut out);
     out
 }
 

@@ -274,11 +274,16 @@ impl<'a> Pricer<'a> {
         let split = self.split(&layout);
         let share = self.space.question.offload.share(Offload::Device);
         let hopeless = self.hopeless(key, &meshes, &mut layout);
+        let mut has_price = false;
         for recompute in (0..self.mode.recompute.len()).filter(|policy| self.mode.rules.recompute(*policy) == 0) {
             layout.recompute = self.mode.recompute[recompute].clone();
-            let read = split.as_ref().map_err(Unpriced::clone).and_then(|split| {
-                clock.read(self, key, &meshes, &mut split.prices(&layout.recompute, share), &mut layout)
+            // Whether layouts have a price is the same under all policies.
+            let is_read = hopeless.is_some() && has_price;
+            let read = split.as_ref().map_err(Unpriced::clone).and_then(|split| match is_read {
+                true => Ok(()),
+                false => clock.read(self, key, &meshes, &mut split.prices(&layout.recompute, share), &mut layout),
             });
+            has_price = read.is_ok();
             if let (Ok(()), Some(all)) = (&read, &hopeless) {
                 let policy = |(missing, point): &(i64, Point)| (*missing, Point { recompute, ..*point });
                 tally.add(&Tally { hopeless: all.hopeless.iter().map(policy).collect(), ..all.clone() });

@@ -21,6 +21,7 @@ pub struct PooledFit {
     pub headroom: Vec<Bytes>,
     /// What no figure here covers.
     pub unmodelled: Vec<String>,
+    operations: u64,
 }
 
 impl PooledFit {
@@ -48,7 +49,14 @@ impl PooledFit {
                 unmodelled.push(line.clone());
             }
         }
-        Ok(PooledFit { classes, worst, verdict, hosts, headroom: headroom.to_vec(), unmodelled })
+        // Every pool has the first one's replays.
+        let operations = fits[0].operations();
+        Ok(PooledFit { classes, worst, verdict, hosts, headroom: headroom.to_vec(), unmodelled, operations })
+    }
+
+    /// Operations of this machine that its replays took.
+    pub fn operations(&self) -> u64 {
+        self.operations
     }
 
     /// The class with the least headroom.

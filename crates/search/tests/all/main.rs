@@ -6,4 +6,5 @@ mod common;
 mod legality;
 mod limits;
 mod metamorphic;
+mod pools;
 mod questions;

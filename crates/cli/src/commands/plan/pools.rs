@@ -47,6 +47,8 @@ struct Found {
     flags: String,
     /// The job as it is typed.
     job: String,
+    /// How much less something may take that was not looked at, of the step's time.
+    unproved: f64,
     /// Absent where a pool is alone.
     pooled: Option<PooledChoice>,
 }
@@ -156,7 +158,8 @@ fn why(refusal: Refusal) -> Result<String, Refusal> {
 /// One pool by itself.
 fn alone(args: &PlanArgs, on: &str, sequence: Option<u64>) -> Result<Result<Found, String>, Refusal> {
     let wanted = Wanted::new(args, on, sequence)?;
-    let found = with_solution(args, &wanted, Aim::fleet(f64::INFINITY), |solved| {
+    let found = with_solution(args, &wanted, Aim::alone(), |solved| {
+        let unproved = solved.answer.modes.first().map_or(0.0, |mode| mode.unproved);
         Ok(solved.answer.best().map(|best| Found {
             per_sequence: best.per_sequence(),
             seconds: best.step.seconds,
@@ -165,6 +168,7 @@ fn alone(args: &PlanArgs, on: &str, sequence: Option<u64>) -> Result<Result<Foun
             headroom: best.fit.worst().headroom,
             flags: flags_of(&best.case),
             job: typed(&best.case),
+            unproved,
             pooled: None,
         }))
     });
@@ -205,7 +209,7 @@ fn together(
         offered: Offered::Off,
         headroom: headroom[0],
         overload: 1.0,
-        offload: OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0)),
+        offload: args.state.offload_optimizer.map_or(OffloadChoice::Free, OffloadChoice::Pinned),
         reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
         limit: &limit,
     };
@@ -216,6 +220,7 @@ fn together(
     let Some(choice) = answer.best else {
         let why = match answer.legal {
             0 => "no legal layout has stages that lie whole on a pool",
+            _ if answer.is_cut_short => "nothing that was looked at fits; the rest was left at --work-limit",
             _ => "nothing fits",
         };
         return Ok(Err(why.to_string()));
@@ -229,6 +234,7 @@ fn together(
         headroom: choice.fit.worst().headroom,
         flags: flags_of(case),
         job: typed(case),
+        unproved: answer.unproved,
         pooled: Some(choice),
     }))
 }
@@ -385,6 +391,12 @@ fn notes(args: &PlanArgs, is_batch_typed: bool, best: &Way, found: &Found) -> St
     if !is_batch_typed {
         let batch = args.layout.gbs.unwrap_or(0);
         text += &wrap(&format!("{batch} sequences a step are assumed, on any of the pools; --gbs"), "  ", 80);
+    }
+    if found.unproved > 0.0 {
+        let share = 100.0 * found.unproved;
+        let line =
+            format!("no proof that it is the fastest: what was left at --work-limit may take up to {share:.1}% less");
+        text += &wrap(&line, "  ", 80);
     }
     if let Some(choice) = &found.pooled {
         text += &wrap(

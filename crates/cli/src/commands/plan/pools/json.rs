@@ -26,7 +26,7 @@ pub fn of(args: &PlanArgs, on: &str, pools: &[Cluster], ways: &[Way], is_batch_t
 fn way_json(way: &Way) -> Value {
     match &way.found {
         Ok(found) => json!({ "on": way.on, "pools": way.pools, "devices": way.devices, "seconds": found.seconds,
-            "tokens_per_second": found.tokens_per_second, "mfu": found.mfu, "headroom_bytes": found.headroom,
+            "tokens_per_second": found.tokens_per_second, "mfu": found.mfu, "headroom_bytes": found.headroom, "unproved": found.unproved,
             "flags": found.flags, "job": found.job }),
         Err(why) => json!({ "on": way.on, "pools": way.pools, "devices": way.devices, "why": why }),
     }
