@@ -33,6 +33,6 @@ pub use point::{Key, Offload, Order, Point};
 pub use pools::{PooledAnswer, PooledChoice, over_pools};
 pub use price::{MemoryLine, Pricer, Tally};
 pub use question::{Offered, OffloadChoice, Question, Reach, usual_batch_of};
-pub use search::{Effort, Found, Watch, has_price, lay_out, pricers, search};
+pub use search::{Effort, Found, Watch, has_price, lay_out, price_all, pricers, search};
 pub use space::{Batch, ModeSpace, NO_LEDGER, Space};
 pub use verdicts::Verdicts;

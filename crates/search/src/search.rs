@@ -191,6 +191,18 @@ pub fn pricers<'a>(space: &'a Space<'a>) -> Vec<Pricer<'a>> {
     (0..space.modes.len()).map(|mode| Pricer::new(space, mode)).collect()
 }
 
+/// Prices every legal layout and neither simulates nor replays one: how fast pricing is. Nothing where a price takes
+/// replays.
+pub fn price_all(space: &Space, pricers: &[Pricer]) -> Tally {
+    let interest = Interest { reaches: &|_| true, wants: &|_| false };
+    let cheap: Vec<_> = all_keys(space).into_iter().filter(|(mode, _)| !pricers[*mode].is_dear()).collect();
+    let tallies: Vec<Tally> = cheap.par_iter().map(|(mode, key)| pricers[*mode].price(key, &interest).0).collect();
+    tallies.iter().fold(Tally::default(), |mut all, tally| {
+        all.add(tally);
+        all
+    })
+}
+
 /// Searches a space for the best layouts and the frontier.
 pub fn search(
     space: &Space,

@@ -33,7 +33,7 @@ use progress::Progress;
 use recipe::Recipe;
 use search::{
     Answer, Besides, Best, Choice, Effort, Found, Left, Offered, OffloadChoice, Pricer, Question, Reach, Replays,
-    Scope, Space, answer, lay_out, pricers, search,
+    Scope, Space, answer, lay_out, price_all, pricers, search,
 };
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -60,6 +60,8 @@ pub struct Solved<'a> {
     seconds: f64,
     /// Seconds of cores it took, where the system says.
     cpu_seconds: Option<f64>,
+    /// Layouts priced a second of a core, where that was asked for and the system says.
+    priced_per_second: Option<f64>,
     threads: usize,
     /// What replays may still take.
     left: Left,
@@ -215,6 +217,7 @@ fn with_solution<T>(
     let space = lay_out(question, effort)?;
     let mut left = Left::of(&space);
     let pricers = pricers(&space);
+    let priced_per_second = if args.search.stats { priced_per_second(&space, &pricers) } else { None };
     let progress = Progress::new();
     let mut found = search(&space, &pricers, (aim.scope, effort), &mut left, &|done, all| progress.show(done, all));
     progress.clear();
@@ -231,6 +234,7 @@ fn with_solution<T>(
         answer,
         seconds,
         cpu_seconds,
+        priced_per_second,
         threads: rayon::current_num_threads(),
         left,
         pricers: &pricers,
@@ -238,6 +242,14 @@ fn with_solution<T>(
         besides: OnceCell::new(),
         overload: OnceCell::new(),
     })
+}
+
+/// How fast every layout of a space is priced, replays and simulations apart.
+fn priced_per_second(space: &Space, pricers: &[Pricer]) -> Option<f64> {
+    let before = cpu_seconds();
+    let priced = price_all(space, pricers).priced;
+    let (before, after) = before.zip(cpu_seconds())?;
+    (priced > 0).then(|| priced as f64 / (after - before).max(1e-9))
 }
 
 /// Seconds that all threads of this process have run, where the system says.

@@ -115,6 +115,8 @@ mod tests {
         "store",
         "work-limit",
         "offload-nvme",
+        // One engine a request: a comparison searches once for each.
+        "engines",
     ];
 
     /// A new flag of a command is either asked for over HTTP as well, or said here not to be.

@@ -1,6 +1,6 @@
 //! A plan for machines.
 
-use super::text::{difference, flags_of, given_up, misfits, rate, refuted};
+use super::text::{difference, flags_of, given_up, misfits, refuted};
 use super::trust::slower;
 use super::{Solved, Wanted, besides};
 use crate::args::PlanArgs;
@@ -69,7 +69,7 @@ fn stats(args: &PlanArgs, solved: &Solved) -> Value {
         stats["seconds"] = json!(solved.seconds);
         stats["cpu_seconds"] = json!(solved.cpu_seconds);
         stats["threads"] = json!(solved.threads);
-        stats["priced_per_second_per_core"] = json!(rate(solved));
+        stats["priced_per_second_per_core"] = json!(solved.priced_per_second);
     }
     stats
 }

@@ -319,8 +319,13 @@ pub fn difference(solved: &Solved, best: &Choice, other: &Point) -> String {
     let differences = best.case.differences(&case);
     let of_layout = differences.iter().filter(|d| matches!(d.part, Part::Layout | Part::Options));
     let shown = of_layout.filter(|d| !FOLLOW.contains(&d.key.as_str()));
+    let of_engine = |key: &str| case::words::of(best.case.layout.engine).words.iter().any(|word| word.name == key);
     let words: Vec<String> = shown
         .map(|d| match (d.key.as_str(), d.new.as_str()) {
+            (key, "true") if of_engine(key) && key.starts_with("--") => key.to_string(),
+            (key, "false" | "") if of_engine(key) => format!("no {key}"),
+            (key, value) if of_engine(key) && key.starts_with("--") => format!("{key} {value}"),
+            (key, value) if of_engine(key) => format!("{key}={value}"),
             (key, "") => format!("no --{key}"),
             ("sp", "false") => "--no-sp".to_string(),
             ("sp", _) => "--sp".to_string(),
@@ -487,9 +492,14 @@ fn unpriced(solved: &Solved) -> String {
 
 fn stats(solved: &Solved) -> String {
     let (counts, tally) = (&solved.found.counts, &solved.found.tally);
+    // Time that others held the core does not count where the system tells it apart.
+    let rate = match solved.priced_per_second {
+        Some(rate) => format!("; pricing alone: {} layouts a second of a core", exact(rate as u64)),
+        None => String::new(),
+    };
     heading("Stats")
         + &format!(
-            "  enumerated {}, legal {}, priced {}, fit {}, simulated {}\n  {:.3} s on {} threads, {:.3} s of cores: {} priced a second a core\n",
+            "  enumerated {}, legal {}, priced {}, fit {}, simulated {}\n  {:.3} s on {} threads, {:.3} s of cores{rate}\n",
             exact(counts.enumerated),
             exact(counts.legal),
             exact(tally.priced),
@@ -498,14 +508,7 @@ fn stats(solved: &Solved) -> String {
             solved.seconds,
             solved.threads,
             core_seconds(solved),
-            exact(rate(solved) as u64)
         )
-}
-
-/// Layouts priced in a second of one core, probing included. Time that others held the core does
-/// not count where the system tells it apart.
-pub fn rate(solved: &Solved) -> f64 {
-    solved.found.tally.priced as f64 / core_seconds(solved).max(1e-9)
 }
 
 fn core_seconds(solved: &Solved) -> f64 {
