@@ -103,7 +103,7 @@ pub struct Aim {
     scope: Scope,
     replays: Replays,
     /// Whether state on the host and options that are off by default are searched over.
-    is_open: bool,
+    pub is_open: bool,
 }
 
 impl Aim {

@@ -2,6 +2,7 @@
 //! was typed, and commands that run as they are printed.
 
 use crate::common::{Ran, json, run, run_args};
+use recipe::import::megatron_args::shell_words;
 
 /// The text of a screen on one line, as a reader takes it in.
 fn flat(text: &str) -> String {
@@ -12,7 +13,7 @@ fn flat(text: &str) -> String {
 fn next(screen: &str) -> Vec<String> {
     let tail = screen.split_once("\nNext").unwrap_or_else(|| panic!("no next command in\n{screen}")).1;
     let line = tail.lines().find_map(|line| line.trim().strip_prefix("shardwright "));
-    line.unwrap_or_else(|| panic!("no command in\n{screen}")).split_whitespace().map(str::to_string).collect()
+    shell_words(line.unwrap_or_else(|| panic!("no command in\n{screen}")))
 }
 
 fn run_words(words: &[String]) -> Ran {
@@ -48,7 +49,7 @@ fn layout_of(words: &[String]) -> Vec<(String, String)> {
 /// The launch that `plan` ends with, where it ends with one.
 fn planned_launch(screen: &str) -> Option<Vec<String>> {
     let line = screen.lines().rev().find_map(|line| line.trim().strip_prefix("shardwright launch "))?;
-    Some(line.split_whitespace().map(str::to_string).collect())
+    Some(shell_words(line))
 }
 
 /// Recipes and clusters on which both commands are asked.
@@ -94,7 +95,7 @@ fn lanes_and_plan_give_one_answer_and_it_runs_as_printed() {
         assert_eq!(said, best["layout"]["mode"].as_str(), "{job}");
         let engine = format!("--engine {}", plan["engine"].as_str().unwrap());
         assert!(advice.stdout.lines().nth(2).unwrap().ends_with(&engine), "{job}: {engine}\n{}", advice.stdout);
-        let flags: Vec<String> = best["flags"].as_str().unwrap().split_whitespace().map(str::to_string).collect();
+        let flags: Vec<String> = shell_words(best["flags"].as_str().unwrap());
         assert_eq!(layout_of(&words), layout_of(&flags), "{job}");
     }
     assert!(num_launched >= 9, "{num_launched}");

@@ -1,6 +1,7 @@
 //! A whole run: its page, the smallest fleet that does it, and what it is held to.
 
-use crate::common::{folder, json, run, shell};
+use crate::common::{folder, json, run, run_args, shell};
+use recipe::import::megatron_args::shell_words;
 use serde_json::Value;
 
 fn number(value: &Value) -> f64 {
@@ -112,7 +113,7 @@ fn the_cheapest_device_is_by_price_or_by_count() {
 
 #[test]
 fn how_many_hold_a_model() {
-    let answer = json("fit llama3-8b --on ?xH100,A100-40G");
+    let answer = json("fit llama3-8b --on ?xH200,A100-40G");
     let rows = answer["fleets"].as_array().unwrap();
     let devices: Vec<u64> = rows.iter().map(|row| row["devices"].as_u64().unwrap()).collect();
     assert!(devices[0] < devices[1], "{devices:?}");
@@ -179,7 +180,11 @@ fn a_launch_is_told_the_interval() {
     let layout = "llama3-8b --tp 2 --pp 1 --zero 1 --mbs 1 --gbs 512 --recompute full --engine megatron --on 64xH100";
     let budget = "--tokens 1T --node-mtbf 40 --storage-rate 10";
     let plan = json(&format!("plan {layout} {budget}"));
-    let launched = json(&format!("launch {layout} {budget}"));
+    // The plan's own job: its engine may be given more than the layout.
+    let job = plan["best"]["flags"].as_str().unwrap();
+    let words = shell_words(&format!("launch {job} {budget} --json"));
+    let ran = run_args(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let launched: Value = serde_json::from_str(&ran.stdout).unwrap();
     let argument = |flag: &str| {
         let arguments = launched["arguments"].as_array().unwrap();
         let found = arguments.iter().find(|argument| argument["flag"] == flag);

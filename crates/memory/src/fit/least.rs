@@ -147,7 +147,7 @@ mod tests {
         "llama3-8b --on 8xH200 --engine megatron --zero 3",
         "llama3-8b --on 8xH200 --engine megatron --offload-optimizer 0.5",
         "llama3-8b --on 8xH200 --engine fsdp2 --recompute full",
-        "llama3-8b --on 8xH200 --engine fsdp2 --zero 2 --cp 2",
+        "llama3-8b --on 8xH200 --engine fsdp2 --zero 2",
         "llama3-8b --on 8xH200 --engine torchtitan --pp 2 --tp 2",
         "llama3-8b --on 8xH200 --engine deepspeed --zero 3 --offload-optimizer 1 --offload-params",
         "llama3-8b --on 8xH200 --engine deepspeed --zero 1",

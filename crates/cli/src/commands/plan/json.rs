@@ -35,7 +35,7 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
             "flags": typed_line(solved.space.words(&point)), "missing_bytes": missing,
         })),
         "fastest": answer.modes.first().and_then(|mode| mode.fastest.as_deref()).map(best),
-        "proof": answer.modes.first().filter(|mode| mode.fastest.is_some()).map(proof),
+        "proof": answer.modes.first().filter(|mode| mode.fastest.is_some()).map(|mode| proof(solved, mode)),
         "modes": answer.modes.iter().map(|mode| mode_json(solved, mode)).collect::<Vec<_>>(),
         "alternatives": answer.neighbours.iter().filter_map(near).collect::<Vec<_>>(),
         "told_apart": answer.modes.first().map(|mode| &mode.apart),
@@ -54,8 +54,10 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
 }
 
 /// How far it is proved that nothing is faster.
-fn proof(mode: &ModeAnswer) -> Value {
-    json!({ "is_proved": mode.unproved == 0.0, "faster_at_most": mode.unproved })
+fn proof(solved: &Solved, mode: &ModeAnswer) -> Value {
+    let left_out: Vec<&str> = solved.space.trimmed.iter().map(|finding| finding.object.as_str()).collect();
+    let is_proved = mode.unproved == 0.0 && left_out.is_empty();
+    json!({ "is_proved": is_proved, "faster_at_most": mode.unproved, "left_out": left_out })
 }
 
 /// What was looked at; only with `--stats` how long that took, since an answer is the same on any machine.

@@ -137,7 +137,8 @@ fn does(args: &PlanArgs, device: &str, size: u64, goal: Goal) -> Result<Option<F
             days * DAY * useful.max(0.0) / (tokens as f64 / sequence as f64)
         }
     };
-    let aim = Aim::fleet(most);
+    // How many hold a model is asked of the devices themselves.
+    let aim = Aim { is_open: matches!(goal, Goal::Days { .. }), ..Aim::fleet(most) };
     let solved = with_solution(args, &wanted, aim, |solved| found(args, &wanted, solved, &on, goal));
     match solved {
         Ok(found) => Ok(found),

@@ -69,6 +69,8 @@ pub fn proof(solved: &Solved, best: &Choice) -> String {
             }
         }
     };
+    let left_out: Vec<&str> = solved.space.trimmed.iter().map(|finding| finding.message.as_str()).collect();
+    let text = if left_out.is_empty() { text } else { format!("{text}; {}", left_out.join("; ")) };
     wrap(&text, "  ", 100)
 }
 
