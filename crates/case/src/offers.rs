@@ -23,7 +23,7 @@ pub struct Offer {
     pub args: String,
     /// What has to be installed for it besides the engine, which is why a search leaves it off.
     pub needs: Option<&'static str>,
-    /// Whether it is one more thing that can go wrong.
+    /// Whether it adds no complexity: it wants nothing of the layout and needs no package.
     pub is_plain: bool,
     /// What a layout must have for it.
     wants: Wants,
@@ -66,7 +66,7 @@ pub struct Bundle {
     pub args: String,
     /// What the engine then runs.
     pub options: Options,
-    /// Of them, those that are one more thing that can go wrong.
+    /// How many of them are not plain.
     pub complexity: u32,
     /// Whether it asks that nothing is computed again.
     pub no_recompute: bool,

@@ -75,7 +75,7 @@ pub struct ModeAnswer {
 /// What a search answers.
 pub struct Answer {
     /// Every mode's best, the one to run first: the fastest that needs no module of the user's, unless a mode
-    /// that gives up less of the model takes at most [`WORTH`] longer.
+    /// that gives up less of the model takes at most [`LEAST_GAIN`] longer.
     pub modes: Vec<ModeAnswer>,
     /// One change away from the best, the best of each axis first.
     pub neighbours: Vec<Neighbour>,
@@ -89,7 +89,7 @@ impl Answer {
 }
 
 /// Of a step's time, what a mode that gives up parts of the model must gain to be worth it, and so must state on the host.
-pub const WORTH: f64 = 0.05;
+pub const LEAST_GAIN: f64 = 0.05;
 
 /// Whose memory is replayed beside the best layout's and its equals'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ fn chosen(space: &Space, pricers: &[Pricer], found: &mut Found, mode: usize, lef
     let Some(first) = kept.fastest else { return none };
     let Some(fastest) = verdicts.passed(space, pricers, kept, &first, left) else { return none };
     let apart = interval::apart(&Class::of(&fastest.case));
-    // No published run shows what state on the host takes: it has to gain more than [`WORTH`].
+    // No published run shows what state on the host takes: it has to gain more than [`LEAST_GAIN`].
     let here = kept.fastest_here.filter(|here| kept.in_its_place().is_some_and(|most| here.per_sequence <= most));
     let here = here.and_then(|one| Some((one, verdicts.passed(space, pricers, kept, &one, left)?)));
     let (first, fastest_here) = here.unwrap_or((first, fastest.clone()));
@@ -212,7 +212,7 @@ fn chosen(space: &Space, pricers: &[Pricer], found: &mut Found, mode: usize, lef
 const SHOWN: usize = 2;
 
 /// Those that start before those that need a module of the user's. Fastest first, and in front of all the one that gives
-/// up least within [`WORTH`] of the fastest.
+/// up least within [`LEAST_GAIN`] of the fastest.
 fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
     let each = |mode: &ModeAnswer| mode.best.as_deref().map_or(f64::INFINITY, Choice::per_sequence);
     let starts = |mode: &ModeAnswer| space.modes[mode.mode].brought().next().is_none();
@@ -221,7 +221,7 @@ fn ranked(space: &Space, mut modes: Vec<ModeAnswer>) -> Vec<ModeAnswer> {
     let Some(least) = modes.first().map(each).filter(|least| least.is_finite()) else { return modes };
     let given_up = |mode: &ModeAnswer| space.modes[mode.mode].given_up().count();
     let first_starts = modes.first().is_some_and(starts);
-    let within = (0..modes.len()).filter(|&i| each(&modes[i]) <= least * (1.0 + WORTH));
+    let within = (0..modes.len()).filter(|&i| each(&modes[i]) <= least * (1.0 + LEAST_GAIN));
     let within = within.filter(|&i| starts(&modes[i]) == first_starts);
     if let Some(chosen) = within.min_by_key(|&i| given_up(&modes[i])) {
         let chosen = modes.remove(chosen);

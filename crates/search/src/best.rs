@@ -4,7 +4,7 @@
 //! A candidate is left out only when its bound shows that it can be told from the fastest and is neither among the
 //! best few nor on the frontier, ties included; so what comes out is what simulating everything would give.
 
-use crate::answer::WORTH;
+use crate::answer::LEAST_GAIN;
 use crate::point::{Offload, Point};
 use crate::price::Candidate;
 use cost::interval::most_apart;
@@ -107,16 +107,13 @@ impl Best {
         one.headroom >= self.asked
     }
 
-    /// Seconds a sequence from which on a layout of this offload is neither within the noise of the fastest nor, where
-    /// that one's state is on the host, of the fastest one that may be shown in its place.
+    /// Seconds a sequence beyond which a layout can be neither the best nor an equal of it. Layouts on the device are also
+    /// compared with the one that may be shown in place of one with state on the host.
     fn told_apart(&self, offload: Offload) -> f64 {
         let Some(fastest) = self.fastest else { return f64::INFINITY };
         let (fastest, noise) = (fastest.per_sequence, 1.0 + most_apart());
         match (offload, self.in_its_place()) {
-            (Offload::Device, Some(most)) => {
-                let here = self.fastest_here.map_or(most, |here| here.per_sequence);
-                if here <= most { here * noise } else { fastest * noise }
-            }
+            (Offload::Device, Some(most)) => self.fastest_here.map_or(most, |here| here.per_sequence.min(most)) * noise,
             _ => fastest * noise,
         }
     }
@@ -125,7 +122,7 @@ impl Best {
     /// that one's is there as well.
     pub fn in_its_place(&self) -> Option<f64> {
         let fastest = self.fastest.filter(|fastest| fastest.point.offload != Offload::Device)?;
-        Some(fastest.per_sequence * (1.0 + WORTH))
+        Some(fastest.per_sequence * (1.0 + LEAST_GAIN))
     }
 
     /// Whether simulating a candidate could change anything.
@@ -289,6 +286,24 @@ mod tests {
             offload: Offload::Device,
         };
         Simulated { point, per_sequence, headroom, complexity }
+    }
+
+    /// State on the host has to gain more than [`LEAST_GAIN`]: what may be shown in its place is kept, also behind a
+    /// slower one that has passed.
+    #[test]
+    fn what_may_be_shown_in_place_of_the_host_is_kept() {
+        let mut best = Best::new(Scope::all(2), 100, 10);
+        let on_host = |mut one: Simulated| {
+            one.point.offload = Offload::Host;
+            one
+        };
+        let (slow, host, near) = (layout(1, 1.10, 20, 3), on_host(layout(2, 1.00, 20, 3)), layout(3, 1.04, 20, 3));
+        [slow, host, near].into_iter().for_each(|one| best.take(one));
+        best.pass(&slow, 20);
+        best.pass(&host, 20);
+        assert_eq!(best.faster(f64::INFINITY), [near]);
+        best.pass(&near, 20);
+        assert_eq!(best.fastest_here, Some(near));
     }
 
     /// What is replayed first is the fastest; once one passes, what can be told from it is forgotten.

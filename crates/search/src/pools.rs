@@ -4,7 +4,7 @@
 
 mod cut;
 
-use crate::answer::WORTH;
+use crate::answer::LEAST_GAIN;
 use crate::point::{Key, Offload, Order};
 use crate::predicted::OF_A_STATE;
 use crate::question::Question;
@@ -209,7 +209,9 @@ impl Pools<'_> {
                 }
                 let bound = weights.slowest(&starts) * layout.microbatches as f64 / layout.global_batch as f64;
                 for &zero in self.space.zero.iter().filter(|zero| mode.rules.state(pp, key.ep, **zero) == 0) {
-                    found.extend(self.offload.iter().map(|&offload| Candidate {
+                    let offloads =
+                        self.space.offload_under(zero).iter().filter(|offload| self.offload.contains(offload));
+                    found.extend(offloads.map(|&offload| Candidate {
                         mode: index,
                         key: *key,
                         order,
@@ -412,7 +414,7 @@ impl Queue<'_> {
                 let time = choice.per_sequence();
                 if answer.best.is_none() {
                     answer.unproved = (1.0 - unseen / time).max(0.0);
-                    most = time * (1.0 + WORTH);
+                    most = time * (1.0 + LEAST_GAIN);
                 }
                 answer.best = Some(choice);
                 if first.candidate.offload == Offload::Device {
@@ -445,9 +447,9 @@ impl Queue<'_> {
 
     /// Cuts a layout again that its replay refused, with so much more care.
     fn cut_again(&mut self, candidate: Candidate, choice: &PooledChoice) {
-        let worst = choice.fit.worst();
-        let wanted = self.pools.headroom[choice.job.pool_of[worst.stage]].0 as i64;
-        let missing = (wanted - worst.headroom).max(0) as u64;
+        let stages = choice.fit.classes.iter().zip(&choice.job.pool_of);
+        let missed = stages.map(|(class, pool)| self.pools.headroom[*pool].0 as i64 - class.headroom);
+        let missing = missed.max().unwrap_or(0).max(0) as u64;
         let (bytes, rounds) = candidate.caution;
         if missing == 0 || rounds == ROUNDS {
             return;

@@ -124,7 +124,7 @@ impl Tally {
 const HOPELESS: usize = 256;
 
 /// Layouts that miss by least by the sums which are kept, to be replayed where nothing fits.
-const NEAR: usize = 8;
+pub(crate) const NEAR: usize = 8;
 
 /// What is largest where a layout does not fit, and where its worst stage stands.
 type Misfit = (MemoryLine, usize);

@@ -10,7 +10,7 @@ use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
 use crate::predicted::{OF_A_STATE, check_cuts, check_layouts};
-use crate::price::{Candidate, Interest, Pricer, Tally};
+use crate::price::{Candidate, Interest, NEAR, Pricer, Tally};
 use crate::question::Question;
 use crate::space::{ModeSpace, NO_LEDGER, Space};
 use crate::verdicts::Verdicts;
@@ -443,9 +443,12 @@ impl Search<'_, '_> {
     /// within the limit.
     fn nearest(&mut self) -> Option<(i64, Point)> {
         let (space, pricers) = (self.space, self.pricers);
-        let near = &self.found.tally.near;
+        let mut near = self.found.tally.near.clone();
+        near.extend(self.found.verdicts.misses());
+        near.sort_unstable();
+        near.truncate(NEAR);
         let mut jobs = Vec::new();
-        for (_, point) in near {
+        for (_, point) in &near {
             let Ok(case) = space.case(point) else { continue };
             // The screen replays the nearest once more.
             let mut both = *self.left;

@@ -92,7 +92,7 @@ pub struct ModeSpace {
     pub options: Options,
     /// Its words for what the question's options lack.
     pub args: String,
-    /// Of what those turn on, the options that are one more thing that can go wrong.
+    /// How many of these options are not plain (`case::offers`).
     pub complexity: u32,
     /// What prices memory, with what the engine is told.
     pub ledger: Ledger,
@@ -591,9 +591,8 @@ impl<'a> Space<'a> {
         if share > 0.0 {
             words.extend(["--offload-optimizer".to_string(), share.to_string()]);
         }
-        if !own.args.is_empty() {
-            words.extend(["--engine-args".to_string(), own.args.clone()]);
-        }
+        let args = self.question.asked.state.engine_args.iter().chain(Some(&own.args).filter(|args| !args.is_empty()));
+        words.extend(args.flat_map(|args| ["--engine-args".to_string(), args.clone()]));
         words
     }
 

@@ -72,6 +72,15 @@ enum Asked {
 }
 
 impl Verdicts {
+    /// Layouts that a replay refused, with the bytes they miss at least.
+    pub(crate) fn misses(&self) -> impl Iterator<Item = (i64, Point)> {
+        let missing = |(point, verdict): (&Point, &Result<Arc<Choice>, Refused>)| {
+            let missing = verdict.as_ref().err().map_or(0, |refused| refused.missing);
+            (missing > 0).then_some((missing as i64, *point))
+        };
+        self.known.iter().filter_map(missing)
+    }
+
     /// Layouts of a mode that the sums let pass and the replay did not.
     pub fn refuted<'s>(&'s self, space: &'s Space, mode: usize) -> impl Iterator<Item = &'s (Simulated, Refused)> {
         self.refuted.iter().filter(move |(one, _)| space.modes[one.point.mode].plain == mode)

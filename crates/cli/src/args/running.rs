@@ -74,7 +74,7 @@ pub struct RehearsalArgs {
 /// Arguments of `preflight`.
 #[derive(Args)]
 pub struct PreflightArgs {
-    /// What the machine is held to (docs/policy.md; `--example` prints one); without it, what `launch` does without one
+    /// What the machine is held to (docs/policy.md; `--example` prints one); without it, the default policy of `launch`
     #[arg(long, value_name = "FILE", required_unless_present_any = ["example", "recipe"])]
     pub policy: Option<PathBuf>,
     /// Print an example policy, to start your own from

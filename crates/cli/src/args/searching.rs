@@ -94,7 +94,7 @@ pub struct SearchArgs {
     /// Leave this free on every rank: GiB, or 10%
     #[arg(long, alias = "keep-headroom", value_name = "GIB or %", value_parser = headroom, default_value = USUAL_HEADROOM)]
     pub headroom: Headroom,
-    /// Leave it with the experts of the fullest rank receiving this multiple of their share of tokens, as 1.5
+    /// Keep the headroom free even when the fullest rank's experts receive this multiple of their share of tokens, as 1.5
     #[arg(long, value_name = "FACTOR", value_parser = overload, default_value = USUAL_OVERLOAD)]
     pub overload: f64,
     /// Keep tensor parallelism inside a node

@@ -250,7 +250,7 @@ pub fn overloaded_text(fit: &Fit, visible: u64) -> String {
         Err(_) => format!("{} over", Bytes(class.headroom.unsigned_abs())),
     };
     format!(
-        "with experts that receive {factor} times their share, stage {} holds {} of {} ({left})\n",
+        "with experts that receive {factor:.2} times their share, stage {} holds {} of {} ({left})\n",
         class.stage,
         Bytes(class.total()),
         Bytes(visible)

@@ -68,9 +68,9 @@ pub struct Solved<'a> {
     pricers: &'a [Pricer<'a>],
     /// Priced for the text, and said again in the JSON.
     other_batches: OnceCell<Vec<(u64, f64)>>,
-    /// Likewise.
+    /// Options that were left off, priced on the best layout once.
     besides: OnceCell<Vec<Besides>>,
-    /// Likewise.
+    /// Where uneven routing breaks the best layout, searched for once.
     overload: OnceCell<Option<Overload>>,
 }
 

@@ -58,8 +58,7 @@ pub fn run(args: &PreflightArgs) -> Outcome {
     let mut findings = case.as_ref().map_or(Vec::new(), |case| case.findings.clone());
     findings.retain(|finding| finding.severity != Severity::Error);
     if args.policy.is_none() {
-        let message =
-            "no --policy: 100 steps; checkpoints and logs below ./runs, here where a launch directory would be";
+        let message = "no --policy: 100 steps; checkpoints and logs go below ./runs of this directory (`launch` uses its launch directory)";
         findings.push(Finding::note("preflight/default-policy", Blame::Environment, "policy", message));
     }
     let report = Report::new(text, json).with_findings(&findings);

@@ -96,7 +96,7 @@ pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     Ok(run(config, Until::Step(job.options.steps), Watch::Nothing))
 }
 
-/// The same, which ends once segments are known to come to more than `most`, AdamW's state on the host left out.
+/// Replays a rank until its segments exceed `most` bytes. Under [`State::OnHost`], AdamW's state is not counted.
 pub fn replay_within(job: &Job, most: u64, state: State) -> Result<Within, Unmodelled> {
     let adam = |role| job.recipe.optimizer.of(role, true) != Optimizer::Muon;
     let is_plain = job.options.precision_aware.is_none() && adam(Role::Matrix) && adam(Role::Expert);

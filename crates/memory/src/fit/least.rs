@@ -173,7 +173,9 @@ mod tests {
             for (name, state) in [("compiler", of_compiler(&case)), ("stage", by_stage)] {
                 let least = state + input(&case);
                 assert!(least <= held, "{line}: by {name} {least} of {held}");
-                assert!(least > held / 50, "{line}: by {name} {least} says nothing of {held}");
+                // Of state that lies on the host, little is left to count.
+                let is_here = case.options.offload < 1.0;
+                assert!(!is_here || least > held / 50, "{line}: by {name} {least} says nothing of {held}");
             }
             assert!(Least::of(&case).total() <= held, "{line}: {} of {held}", Least::of(&case).total());
         }

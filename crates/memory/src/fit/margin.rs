@@ -10,7 +10,7 @@ use work::Work;
 /// What must be left free on every rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Margin {
-    /// Memory for what nobody replays.
+    /// Bytes for what is not replayed: compile peaks, fragmentation.
     pub headroom: Bytes,
     /// Copies of tokens that the fullest rank's experts receive, over their even share; at least one. More than a rank
     /// can receive is the most it can.
@@ -25,7 +25,7 @@ impl From<Bytes> for Margin {
 }
 
 impl Margin {
-    /// The job with its fullest rank's experts that full; none where routing changes nothing that it holds.
+    /// The job at this overload; none where routing changes no memory.
     pub fn overloaded(self, case: &Case) -> Option<Case> {
         let factor = self.overload.min(overload::most(case)?);
         (factor > 1.0).then(|| case.with_options(|options| options.overload = factor))

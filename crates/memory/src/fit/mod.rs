@@ -168,7 +168,10 @@ impl Fit {
             Err(over) => return Ok(Err(over)),
         };
         let overloaded = match margin.overloaded(case).map(|case| within(&case)).transpose()? {
-            Some(Err(over)) => return Ok(Err(over)),
+            Some(Err(over)) => {
+                let operations = over.operations.saturating_add(here.operations());
+                return Ok(Err(Over { operations, ..over }));
+            }
             Some(Ok(replays)) => Some(replays),
             None => None,
         };

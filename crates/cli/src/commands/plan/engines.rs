@@ -167,7 +167,7 @@ impl Best {
             seconds: best.step.seconds,
             interval: best.step.interval.clone(),
             tokens: best.step.tokens_per_second_per_device,
-            headroom: best.fit.worst().headroom,
+            headroom: best.fit.tightest().headroom,
             flags: flags_of(&best.case),
             lacks: given_up(mode),
             needs: mode.brought().map(|seam| seam.name).collect(),

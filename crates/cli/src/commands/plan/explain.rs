@@ -39,7 +39,7 @@ pub fn explain(solved: &Solved, typed: &str) -> Result<Explained, Refusal> {
     let share = case.options.offload;
     let mut text = title + &wrap(&flags_of(&case), "  ", 100);
     let mut value = json!({ "layout": layout_of(&case.layout, share, &flags_of(&case)), "legal": true, "verdict": fit.verdict,
-        "headroom_bytes": fit.worst().headroom, "seconds": step.seconds });
+        "headroom_bytes": fit.tightest().headroom, "seconds": step.seconds });
     if fit.verdict != Verdict::Fits {
         let (words, line) = too_large(&fit, question.headroom);
         text += &words;

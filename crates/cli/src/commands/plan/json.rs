@@ -112,7 +112,7 @@ fn best(choice: &Choice) -> Value {
     json!({
         "layout": layout_of(&choice.case.layout, choice.case.options.offload, &flags_of(&choice.case)), "flags": typed(&choice.case),
         "case": choice.case.to_json(), "step": choice.step, "header": Header::of(&choice.case), "host": choice.fit.host, "verdict": choice.fit.verdict, "complexity": choice.complexity,
-        "headroom_bytes": choice.fit.worst().headroom,
+        "headroom_bytes": choice.fit.tightest().headroom,
         "stages": choice.fit.classes.iter().map(stage).collect::<Vec<_>>(),
         "layers": choice.case.stages.layer_counts(),
         "notes": choice.notes,
@@ -159,7 +159,7 @@ fn mode_json(solved: &Solved, answer: &ModeAnswer) -> Value {
         "best": answer.best.as_ref().map(|best| json!({
             "flags": typed(&best.case), "seconds": best.step.seconds, "interval": best.step.interval,
             "tokens_per_second_per_device": best.step.tokens_per_second_per_device,
-            "total_bytes": best.fit.worst().total(), "headroom_bytes": best.fit.worst().headroom,
+            "total_bytes": best.fit.worst().total(), "headroom_bytes": best.fit.tightest().headroom,
         })),
     })
 }
@@ -168,7 +168,7 @@ fn mode_json(solved: &Solved, answer: &ModeAnswer) -> Value {
 fn equal(best: &Choice, one: &Choice) -> Value {
     json!({
         "flags": typed(&one.case), "seconds": one.step.seconds, "slower": slower(best, one),
-        "headroom_bytes": one.fit.worst().headroom, "complexity": one.complexity,
+        "headroom_bytes": one.fit.tightest().headroom, "complexity": one.complexity,
         "decides": decides(&best.step, &one.step)
             .map(|(part, best, here)| json!({ "part": part, "best_seconds": best, "seconds": here })),
     })

@@ -165,7 +165,7 @@ fn alone(args: &PlanArgs, on: &str, sequence: Option<u64>) -> Result<Result<Foun
             seconds: best.step.seconds,
             tokens_per_second: best.step.tokens_per_second_per_device * wanted.cluster.devices() as f64,
             mfu: best.step.mfu,
-            headroom: best.fit.worst().headroom,
+            headroom: best.fit.tightest().headroom,
             flags: flags_of(&best.case),
             job: typed(&best.case),
             unproved,

@@ -75,7 +75,7 @@ pub fn run(args: &PlanArgs, clusters: &[String]) -> Outcome {
                     interval: best.step.interval.clone(),
                     tokens: best.step.tokens_per_second_per_device,
                     mfu: best.step.mfu,
-                    headroom: best.fit.worst().headroom,
+                    headroom: best.fit.tightest().headroom,
                     header: Header::of(&best.case),
                 });
                 Ok(Row { on: on.clone(), devices: solved.space.world, sequence: solved.space.sequence, best })

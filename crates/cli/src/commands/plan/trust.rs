@@ -82,7 +82,7 @@ pub fn equals(solved: &Solved, best: &Choice) -> String {
         .iter()
         .take(SHOWN)
         .map(|one| {
-            let room = Bytes(one.fit.worst().headroom.max(0) as u64);
+            let room = Bytes(one.fit.tightest().headroom.max(0) as u64);
             let flags = shorten(&difference(solved, best, &one.point), 60);
             format!("{flags} (time {}, headroom {room})", change(slower(best, one)))
         })

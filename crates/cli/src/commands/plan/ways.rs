@@ -115,7 +115,7 @@ fn take(what: String, args: PlanArgs) -> Option<Way> {
             what,
             command,
             seconds: best.step.seconds,
-            headroom: best.fit.worst().headroom,
+            headroom: best.fit.tightest().headroom,
         }))
     })
     .ok()?

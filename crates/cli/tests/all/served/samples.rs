@@ -126,5 +126,13 @@ pub fn others() -> Vec<Sample> {
             "launch llama3-8b --on 8xH200 --engine torchtitan",
         ),
         sample("plan", json!({ "recipe": "nam56r-mini", "on": "8xH200" }), "plan nam56r-mini --on 8xH200"),
+        // Uneven routing breaks the first, is not replayed of the second, and the third does not fit.
+        sample("plan", json!({ "recipe": "qwen3-30b-a3b", "on": "8xH200" }), "plan qwen3-30b-a3b --on 8xH200"),
+        sample(
+            "plan",
+            json!({ "recipe": "qwen3-30b-a3b", "on": "8xH200", "engine": "fsdp2" }),
+            "plan qwen3-30b-a3b --on 8xH200 --engine fsdp2",
+        ),
+        sample("plan", json!({ "recipe": "llama3-70b", "on": "1xH100" }), "plan llama3-70b --on 1xH100"),
     ]
 }
