@@ -155,7 +155,6 @@ mod tests {
         "mixtral-8x7b --on 16xH200 --engine megatron --tp 2 --ep 4 --etp 1",
         "mixtral-8x7b --on 16xH200 --engine fsdp2 --ep 4",
         "nam56r --on 8xH200 --engine megatron --ep 4 --mode author_dp",
-        "llama3-8b --with adapters --on 8xH200 --engine fsdp2",
     ];
 
     /// What stands in for a ledger's own count is no more than what the ledger's replay holds.
