@@ -11,7 +11,7 @@ const SMALL: &[&str] = &["nam56r-mini", "llama3-8b", "deepseek-v2-lite", "nemotr
 #[test]
 fn what_is_fastest_among_more_is_never_slower() {
     let mut random = Random(7);
-    let pairs: Vec<_> = (0..32).map(|_| pair(&mut random, SMALL)).collect();
+    let pairs: Vec<_> = (0..20).map(|_| pair(&mut random, SMALL)).collect();
     let outcomes: Vec<Outcome> = pairs.par_iter().map(|pair| ask(pair, &Limit::none())).collect();
     let slower: Vec<&str> = pairs
         .iter()
@@ -21,7 +21,7 @@ fn what_is_fastest_among_more_is_never_slower() {
         .collect();
     assert!(slower.is_empty(), "{slower:#?}");
     let compared = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Compared { .. })).count();
-    assert!(compared >= 14, "{compared} of {} were compared", outcomes.len());
+    assert!(compared >= 8, "{compared} of {} were compared", outcomes.len());
     let proved = |outcome: &Outcome| !matches!(outcome, Outcome::Compared { unproved, .. } if *unproved > 0.0);
     assert!(outcomes.iter().all(proved), "without a limit everything is proved");
 }
