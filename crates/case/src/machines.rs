@@ -47,7 +47,7 @@ named! {
         Control = "control",
         /// A model that does not fit the devices.
         Offload = "offload",
-        /// TPUs.
+        /// A run on TPUs.
         Tpu = "tpu",
     }
 }
@@ -64,7 +64,7 @@ const TRAINS_ADAPTERS: &str = "adapters on a frozen model, which FSDP2 trains";
 pub struct Suited {
     /// The first one first. Which of several is faster depends on the layout: `plan` compares them.
     pub engines: Vec<Engine>,
-    /// Why these.
+    /// Why these engines suit the job.
     pub why: String,
 }
 

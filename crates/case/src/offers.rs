@@ -19,9 +19,9 @@ pub const WORTH: f64 = 0.01;
 pub struct Offer {
     /// In words.
     pub what: &'static str,
-    /// For `--engine-args`.
+    /// The words for `--engine-args`.
     pub args: String,
-    /// What has to be installed for it besides the engine, which is why a search leaves it off.
+    /// The package it needs beside the engine; a search leaves such an option off.
     pub needs: Option<&'static str>,
     /// Whether it adds no complexity: it wants nothing of the layout and needs no package.
     pub is_plain: bool,
@@ -62,7 +62,7 @@ pub fn offers(recipe: &Recipe, layout: &Layout, options: &Options, on: Option<&C
 /// Several options that are turned on together.
 #[derive(Clone, Debug)]
 pub struct Bundle {
-    /// For `--engine-args`.
+    /// The words for `--engine-args`.
     pub args: String,
     /// What the engine then runs.
     pub options: Options,
@@ -119,7 +119,7 @@ fn of_megatron(recipe: &Recipe, options: &Options, on: Option<&Cluster>) -> Vec<
     let fused = has_experts && options.format == Format::Mxfp8 && !kernels.expert_fusion;
     let sparse = recipe.features.dsa().is_some() && !kernels.sparse_fusion;
     let overlap = has_experts && options.overlap.ep == EpOverlap::None && recipe.layers.iter().all(is_transformer);
-    // What differs from sample to sample is not recorded, and nobody has recorded the mixers that we bring.
+    // A graph needs the same shapes in every step, and graphs of our own mixers were never run.
     let brought = has(Mixer::Recurrent) || matches!(recipe.mamba, Some(Mamba::Three(_)));
     let graphs = kernels.graphs.by == GraphsBy::None && options.documents.is_none() && !brought;
     let modules: Vec<&str> = [

@@ -169,7 +169,7 @@ pub fn topology(cluster: &Cluster, layout: &Layout) -> String {
     )
 }
 
-/// Pins what a goal asks of a job besides its engine.
+/// Sets the flags that a goal implies, the engine apart.
 pub fn pin(goal: Goal, asked: &mut case::Asked) {
     match goal {
         // What is left on the devices is activations, and the link is slower than computing them again.

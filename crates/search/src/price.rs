@@ -92,24 +92,12 @@ impl Tally {
         // Of the same state the smallest microbatch comes first, and whatever is computed again most.
         let order =
             |(missing, point): &(i64, Point)| (*missing, point.key.micro_batch, Reverse(point.recompute), *point);
-        let here = (missing, point);
-        if self.hopeless.len() == HOPELESS && self.hopeless.last().is_some_and(|last| order(last) <= order(&here)) {
-            return;
-        }
-        let at = self.hopeless.partition_point(|kept| order(kept) < order(&here));
-        self.hopeless.insert(at, here);
-        self.hopeless.truncate(HOPELESS);
+        keep_least(&mut self.hopeless, HOPELESS, (missing, point), order);
     }
 
     /// A layout that misses so many bytes by the sums.
     fn miss_by(&mut self, missing: i64, point: Point) {
-        let here = (missing, point);
-        if self.near.len() == NEAR && self.near.last().is_some_and(|last| *last <= here) {
-            return;
-        }
-        let at = self.near.partition_point(|kept| *kept < here);
-        self.near.insert(at, here);
-        self.near.truncate(NEAR);
+        keep_least(&mut self.near, NEAR, (missing, point), |kept| *kept);
     }
 
     /// So many layouts that do not fit.
@@ -117,6 +105,20 @@ impl Tally {
         self.priced += count;
         self.misfit[line as usize] += count;
         self.misfit_at[place] += count;
+    }
+}
+
+/// Puts a layout into a sorted list that keeps the first few of an order.
+fn keep_least<K: Ord>(
+    list: &mut Vec<(i64, Point)>,
+    most: usize,
+    here: (i64, Point),
+    order: impl Fn(&(i64, Point)) -> K,
+) {
+    let at = list.partition_point(|kept| order(kept) < order(&here));
+    if at < most {
+        list.insert(at, here);
+        list.truncate(most);
     }
 }
 
@@ -180,11 +182,6 @@ impl<'a> Pricer<'a> {
             has_experts: mode.recipe.uses(Mixer::Moe),
             trusts_no_sum: false,
         }
-    }
-
-    /// Where what is found of its mode stands.
-    pub fn plain(&self) -> usize {
-        self.mode.plain
     }
 
     /// The same, which leaves all layouts to their replays: what a search must come to.

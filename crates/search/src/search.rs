@@ -279,11 +279,11 @@ impl Search<'_, '_> {
 
     /// Prices keys, and simulates what may fit.
     fn price(&mut self, batch: &[(f64, usize, Key)]) {
-        let (pricers, effort) = (self.pricers, self.effort);
+        let (space, pricers, effort) = (self.space, self.pricers, self.effort);
         let wanted: Vec<_> = batch.iter().filter(|(bound, mode, key)| self.reaches(*bound, *mode, key)).collect();
         let found = &self.found;
         let price = |(_, mode, key): &&(f64, usize, Key)| {
-            let best = &found.best[pricers[*mode].plain()];
+            let best = &found.best[space.modes[*mode].plain];
             let interest = Interest {
                 reaches: &|bound| effort != Effort::Bounded || best.reaches(bound),
                 wants: &|candidate| effort == Effort::Everything || best.wants(candidate),

@@ -84,7 +84,7 @@ impl PlanArgs {
 /// GiB that are left free unless told otherwise.
 const USUAL_HEADROOM: &str = "4";
 
-/// Balanced experts.
+/// Experts are balanced unless told otherwise.
 const USUAL_OVERLOAD: &str = "1";
 
 /// What a search is told.

@@ -158,7 +158,7 @@ fn written(asked: case::Asked) -> Result<Case, Refusal> {
     Ok(case)
 }
 
-/// What one of several engines comes to.
+/// One engine's step and headroom, or why it was not searched.
 fn compared_text(row: &Row) -> String {
     match &row.found {
         Ok(best) => {

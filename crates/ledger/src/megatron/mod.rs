@@ -147,7 +147,7 @@ pub enum Within {
     Whole(Replay),
     /// It ended early: so many bytes are missing at least.
     Over {
-        /// Bytes missing.
+        /// Bytes by which it exceeds what it may hold, at least.
         missing: u64,
         /// Allocations that were walked to say so.
         walked: u64,

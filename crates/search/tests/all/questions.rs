@@ -58,7 +58,7 @@ pub struct Terms {
 
 /// Two questions, of which the second has all that the first may choose from, and more.
 pub struct Pair {
-    /// In words.
+    /// The second question as it would be typed, and what the first lacks of it.
     pub what: String,
     less: Terms,
     more: Terms,
@@ -110,7 +110,6 @@ pub fn pair(random: &mut Random, recipes: &[&str]) -> Pair {
 /// Takes something away; in words.
 fn narrow(random: &mut Random, less: &mut Terms, count: u64) -> String {
     let pinned = &mut less.pinned;
-    let degree = |random: &mut Random| Some(random.of(&[1u64, 2, 4, 8].map(|degree| degree.min(count))));
     match random.below(14) {
         0 | 1 => {
             let added = random.of(&[1u64, 2, 3, 5, 9]);
@@ -122,25 +121,14 @@ fn narrow(random: &mut Random, less: &mut Terms, count: u64) -> String {
             shrink(&mut less.cluster.device, part);
             format!("a device of {part}% less memory")
         }
-        3 => {
-            pinned.tp = degree(random);
-            format!("--tp {:?}", pinned.tp)
-        }
-        4 => {
-            pinned.pp = degree(random);
-            format!("--pp {:?}", pinned.pp)
-        }
-        5 => {
-            pinned.ep = degree(random);
-            format!("--ep {:?}", pinned.ep)
-        }
-        6 => {
-            pinned.cp = degree(random);
-            format!("--cp {:?}", pinned.cp)
-        }
-        7 => {
-            pinned.micro_batch = Some(random.of(&[1, 2, 4]));
-            format!("--mbs {:?}", pinned.micro_batch)
+        axis @ 3..=7 => {
+            let flag = ["tp", "pp", "ep", "cp", "mbs"][axis - 3];
+            let value = match flag {
+                "mbs" => random.of(&[1, 2, 4]),
+                _ => random.of(&[1, 2, 4, 8].map(|degree: u64| degree.min(count))),
+            };
+            *pinned = pinned.with_size(flag, value).unwrap_or_else(|| panic!("{flag} is no size"));
+            format!("--{flag} {value}")
         }
         8 => {
             let stages: &[ZeroStage] = match pinned.engine {
@@ -181,7 +169,7 @@ fn shrink(device: &mut Device, part: u64) {
     }
 }
 
-/// Asks both.
+/// Asks both questions, each within the limit.
 pub fn ask(pair: &Pair, limit: &Limit) -> Outcome {
     let Some((less, _)) = fastest(&pair.less, limit) else { return Outcome::NoAnswer };
     let (more, unproved) = fastest(&pair.more, limit).unwrap_or((f64::INFINITY, 0.0));

@@ -526,7 +526,7 @@ pub fn seconds(value: f64) -> String {
 }
 
 /// The same job handed to the other commands.
-fn next_steps(solved: &Solved, best: &Choice, besides: Option<&str>) -> String {
+fn next_steps(solved: &Solved, best: &Choice, allowed: Option<&str>) -> String {
     let job = typed(&best.case);
     let overload = solved.space.question.overload;
     let overload = if overload > 1.0 { format!(" --overload {overload}") } else { String::new() };
@@ -535,10 +535,10 @@ fn next_steps(solved: &Solved, best: &Choice, besides: Option<&str>) -> String {
     let look = heading("Look closer")
         + &format!("  shardwright fit {job}{overload}\n")
         + &format!("  shardwright stages {job}\n");
-    let Some(besides) = besides else { return look };
+    let Some(allowed) = allowed else { return look };
     let title = match best.case.on().nodes {
         1 => "Launch it (a directory for this machine: `./launch.sh` in it starts the run)",
         _ => "Launch it (the directory to hand to your cluster)",
     };
-    look + &heading(title) + &format!("  shardwright launch {job}{besides}{scheduler} --out launch\n")
+    look + &heading(title) + &format!("  shardwright launch {job}{allowed}{scheduler} --out launch\n")
 }
