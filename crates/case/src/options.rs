@@ -511,9 +511,9 @@ fn kernels(engine: Option<Engine>, recipe: &Recipe) -> Kernels {
         // `compile.enable` is off unless asked for, as torchtitan has it.
         Some(Engine::Torchtitan) => (Flash3, Elementwise::Eager, Eager),
         Some(Engine::Maxtext | Engine::XlaSpmd) => (Flash3, Elementwise::Compiled, Native),
-        // torch 2.11 takes cuDNN's kernels (profiles of the emitted program on an H200).
-        Some(Engine::Fsdp2) => (Flash3, Elementwise::Eager, Eager),
-        Some(Engine::Deepspeed | Engine::Nanotron) => (Flash2, Elementwise::Eager, Eager),
+        // torch 2.11 takes cuDNN's kernels (profiles of the FSDP2 program on an H200); DeepSpeed's has the same blocks.
+        Some(Engine::Fsdp2 | Engine::Deepspeed) => (Flash3, Elementwise::Eager, Eager),
+        Some(Engine::Nanotron) => (Flash2, Elementwise::Eager, Eager),
     };
     let accumulate = match engine {
         Some(Engine::Shardwright) => Accumulate::Fused,

@@ -1,5 +1,5 @@
-//! DeepSpeed 0.19.8: ZeRO 0 to 3 around a model of plain torch blocks, as a Hugging Face model is
-//! one, in bf16 with AdamW in one parameter group. File names are relative to `deepspeed`.
+//! DeepSpeed 0.19.8: ZeRO 0 to 3 in bf16 with AdamW in one parameter group, around the blocks of the program that `launch`
+//! writes, or around a Hugging Face model's where that program lacks some. File names are relative to `deepspeed`.
 //!
 //! AdamW is torch's fused one, as `launch` writes it. Activations are those of the native lane
 //! ([`super::fsdp2`]). Not replayed: what lies outside the caching allocator, ZenFlow, quantized weights
@@ -83,7 +83,10 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     if options.accumulates_wide() && layout.zero == ZeroStage::Zero {
         return refuse("fp32 gradients without ZeRO under DeepSpeed", "it accumulates them in bf16 there");
     }
-    let mut config = Config::new(Place { blocks: Blocks::Common, recipe, layout, stages, rank })?;
+    // Our program splits over replicas alone and steps with AdamW; a script of one's own has blocks as others write them.
+    let is_own = crate::fsdp2::missing(recipe).is_empty() && !layout.tp.splits() && !layout.cp.splits();
+    let blocks = if is_own { Blocks::Emitted } else { Blocks::Common };
+    let mut config = Config::new(Place { blocks, recipe, layout, stages, rank })?;
     config.edges_apart = true;
     Ok(config)
 }
