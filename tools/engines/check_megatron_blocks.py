@@ -22,7 +22,7 @@ import torch
 
 TOOLS = pathlib.Path(__file__).parent
 ASSETS = pathlib.Path(sys.argv[1]).absolute()
-SIZES = {"heads": 4, "qk_heads": 1, "key_dim": 8, "value_dim": 4, "conv": 4, "conv_bias": True, "norm_eps": 1e-5}
+SIZES = {"heads": 4, "qk_heads": 1, "key_dim": 8, "value_dim": 4, "conv": 4, "conv_bias": True, "gradient_clip": 0.05, "norm_eps": 1e-5}
 EXPERT = {"ffn": 12, "activation": "swiglu"}
 HIDDEN, TIME, BATCH = 16, 20, 2
 FORWARD, GRADIENT = 1e-5, 1e-4

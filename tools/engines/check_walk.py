@@ -39,6 +39,10 @@ def scanned(length, chunk):
     return furthest([ours, *torch.autograd.grad(ours, inputs, grad)], [theirs, *torch.autograd.grad(theirs, inputs, grad)])
 
 
+# Small enough that steps are clipped.
+CLIP = 0.5
+
+
 def walked(batch, length, heads, shared, key, value, time, every, way):
     import recurrence
     import walk
@@ -53,8 +57,8 @@ def walked(batch, length, heads, shared, key, value, time, every, way):
     theirs, theirs_kept = recurrence.forward(*bare, time, every)
     grad = torch.randn_like(theirs)
     ours, kept = walk.forward(*bare, time, every, way)
-    made = walk.backward((*bare, kept), grad, time, every, way)
-    return furthest([ours, *made], [theirs, *recurrence.backward((*bare, theirs_kept), grad, time, every)])
+    made = walk.backward((*bare, kept), grad, time, every, CLIP, way)
+    return furthest([ours, *made], [theirs, *recurrence.backward((*bare, theirs_kept), grad, time, every, CLIP)])
 
 
 def differentiated(time, every):
@@ -67,6 +71,39 @@ def differentiated(time, every):
     q, k, v = (torch.randn(*shape, heads, columns, **wide) for heads, columns in ((2, 5), (2, 5), (4, 3)))
     inputs = [t.requires_grad_() for t in (keep, q, k, v, weight)]
     return torch.autograd.gradcheck(lambda *given: recurrence.Recurrence.apply(*given, time, every), inputs)
+
+
+class Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, state):
+        return state.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-CLIP, CLIP)
+
+
+def clipped():
+    """Clipped loops against torch's own gradient of the published block's, which clips a state as it is made."""
+    import recurrence
+
+    wide = {"dtype": torch.float64}
+    keep, weight = torch.rand(2, 9, 4, **wide), torch.randn(4, 3, 3, **wide)
+    inputs = [keep, *(torch.randn(2, 9, 4, n, **wide) for n in (5, 5, 3)), weight]
+    ours = [t.clone().requires_grad_() for t in inputs]
+    theirs = [t.clone().requires_grad_() for t in inputs]
+    grad = torch.randn(2, 9, 4, 3, **wide)
+    out = recurrence.Recurrence.apply(*ours, 1, 2, CLIP)
+    state, read = torch.zeros(2, 4, 5, 3, **wide), []
+    for t in range(9):
+        keep, q, k, v, weight = (x if x.dim() == 3 and x.shape[0] == 4 else x[:, t] for x in theirs)
+        fresh = torch.tanh(state @ weight + k[..., :, None] * v[..., None, :])
+        state = Clipped.apply(keep[..., None, None] * state + (1 - keep[..., None, None]) * fresh)
+        read.append((q[..., :, None] * state).sum(-2))
+    whole = torch.autograd.grad(torch.stack(read, 1), theirs, grad)
+    free = torch.autograd.grad(recurrence.Recurrence.apply(*ours, 1, 2), ours, grad)
+    made = torch.autograd.grad(out, ours, grad)
+    return furthest(made, whole), furthest(free, whole)
 
 
 def main():
@@ -85,6 +122,9 @@ def main():
     steps = {f"walk of {size}": walked(*size) for size in sizes}
     wrong += [f"loops of {way}" for way in ((0, 1), (0, 3), (1, 1), (1, 4)) if not differentiated(*way)]
     wrong += [name for name, by in steps.items() if by > 1e-4]
+    off["clipped loops"], apart = clipped()
+    if off["clipped loops"] > 1e-11 or apart < 1e-2:
+        wrong.append("clipped loops")
     for name, by in {**off, **steps}.items():
         print(f"{name}: {by:.1e}")
     if wrong:

@@ -45,6 +45,13 @@ pub trait Real:
         Self::ONE / (Self::ONE + (-self).exp())
     }
 
+    /// The value, or the nearer end of ±`most`.
+    #[inline(always)]
+    fn within(self, most: Self) -> Self {
+        let low = if self < -most { -most } else { self };
+        if low > most { most } else { low }
+    }
+
     /// `ln(1 + exp(x))` without overflow.
     #[inline(always)]
     fn softplus(self) -> Self {

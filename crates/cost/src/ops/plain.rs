@@ -1,6 +1,6 @@
-//! Scans and recurrences as the FSDP2 program has them (`launch/assets/fsdp2`), whose blocks DeepSpeed's has too: operations of torch one by one, in fp32
-//! between their projections, and one kernel of its own for a recurrence. Bytes were counted by running the blocks on a CPU and
-//! adding up what every operation reads and writes, at several widths of each kind.
+//! Scans and recurrences as the FSDP2 program has them (`launch/assets/fsdp2`), whose blocks DeepSpeed's has too: operations
+//! of torch one by one, in fp32 between their projections, and one kernel of its own for a recurrence. Bytes were counted by
+//! running the blocks on a CPU and adding up what every operation reads and writes, at several widths of each kind.
 
 use super::{Op, Shape, Stream, Work};
 use crate::part::Part;
@@ -16,7 +16,8 @@ const CHUNK: f64 = 64.0;
 /// Whether mixers run so, rather than in an engine's fused kernels. Nobody has counted what a compiler makes of them: compiled
 /// layers are priced alike.
 pub(super) fn is_plain(shape: Shape) -> bool {
-    matches!(shape.layout.engine, Some(Engine::Fsdp2 | Engine::Deepspeed)) && shape.options.kernels.elementwise != Elementwise::Fused
+    matches!(shape.layout.engine, Some(Engine::Fsdp2 | Engine::Deepspeed))
+        && shape.options.kernels.elementwise != Elementwise::Fused
 }
 
 /// Mamba-2: one scan, a convolution, keys and queries copied to every head.

@@ -253,6 +253,7 @@ class Recurrent(Block):
         super().__init__(m)
         r = m["recurrent"]
         self.key, self.value, qk = r["key_dim"], r["value_dim"], r["qk_heads"] * r["key_dim"]
+        self.clip = r["gradient_clip"]
         heads, inner, self.ratio = r["heads"], r["heads"] * r["value_dim"], r["heads"] // r["qk_heads"]
         self.in_proj = Weight(2 * qk + 2 * inner + heads, m["hidden"])
         self.conv = Conv(2 * qk + inner, r["conv"], r["conv_bias"])
@@ -273,7 +274,7 @@ class Recurrent(Block):
         q, k = (t.repeat_interleave(heads // t.shape[2], 2) for t in (q, k))
         v = v.unflatten(-1, (heads, self.value))
         keep = torch.exp(-F.softplus(wide(forget) + self.dt_bias) * wide(self.A_log).exp())
-        y = Recurrence.apply(keep, q, k, v, wide(self.state_weight)) + wide(self.D) * v
+        y = Recurrence.apply(keep, q, k, v, wide(self.state_weight), 1, 1, self.clip) + wide(self.D) * v
         y = y.flatten(2).to(x.dtype)
         return self.leave(self.out_proj(self.gate_norm(y * F.silu(gate))))
 

@@ -3,6 +3,7 @@ the kernels of `walk.py`, elsewhere one by one in torch."""
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 
 import torch
@@ -16,11 +17,14 @@ def kernels():
 class Recurrence(torch.autograd.Function):
     """state = keep·state + (1 - keep)·tanh(state @ weight + k ⊗ v) along dim `time`, 0 or 1, read by q. The other of the two
     is the batch, then heads and columns follow; `keep` has no columns, and q and k may have fewer heads, which share
-    theirs. `every` is the number of steps from one state that is kept to the next; backward walks those between again."""
+    theirs. `every` is the number of steps from one state that is kept to the next; backward walks those between again. A
+    state's gradient is clipped to ±`clip` at every step, as the published block clips it: over thousands of steps a weight
+    that grows would let it explode."""
 
     @staticmethod
-    def forward(ctx, keep, q, k, v, weight, time=1, every=1):
-        ctx.time, ctx.every = time, every
+    def forward(ctx, keep, q, k, v, weight, time=1, every=1, clip=0.0):
+        """No clip at 0."""
+        ctx.time, ctx.every, ctx.clip = time, every, clip or math.inf
         run = kernels().forward if v.is_cuda else forward
         out, states = run(keep, q, k, v, weight, time, every)
         ctx.save_for_backward(keep, q, k, v, weight, states)
@@ -29,7 +33,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         run = kernels().backward if grad.is_cuda else backward
-        return *run(ctx.saved_tensors, grad, ctx.time, ctx.every), None, None
+        return *run(ctx.saved_tensors, grad, ctx.time, ctx.every, ctx.clip), None, None, None
 
 
 def by_step(time: int, heads: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -56,7 +60,7 @@ def forward(keep, q, k, v, weight, time, every):
     return out.movedim(0, time).contiguous(), torch.stack(states)
 
 
-def backward(kept, grad, time, every):
+def backward(kept, grad, time, every, clip=math.inf):
     given, weight, states = kept[:4], kept[4], kept[5]
     keep, q, k, v = by_step(time, given[3].shape[2], given[0], *(t.to(weight.dtype) for t in given[1:4]))
     (grad,) = by_step(time, v.shape[2], grad)
@@ -69,7 +73,7 @@ def backward(kept, grad, time, every):
             block.append(torch.lerp(fresh, block[-1], stay))
         for t in reversed(range(first, first + len(block) - 1)):
             row, old, new = grad[t, ..., None, :], block[t - first], block[t - first + 1]
-            to_state = to_state + q[t, ..., :, None] * row
+            to_state = (to_state + q[t, ..., :, None] * row).clamp(-clip, clip)
             to_q[t] = (new * row).sum(-1)
             fresh, stay = walked(old, keep, k, v, weight, t)
             to_keep[t] = (to_state * (old - fresh)).sum((-2, -1))

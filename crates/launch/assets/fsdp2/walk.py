@@ -9,6 +9,7 @@ Everything is fp32 inside, whatever the inputs are.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -80,7 +81,7 @@ def steps_forward(
 
 @triton.jit
 def steps_backward(
-    keep, q, k, v, weight, states, grad, to_keep, to_q, to_k, to_v, to_weight, length, heads, shared, parts_keep, parts_v,
+    keep, q, k, v, weight, states, grad, to_keep, to_q, to_k, to_v, to_weight, clip, length, heads, shared, parts_keep, parts_v,
     keep_b, keep_t, keep_h, q_b, q_t, q_h, q_one, k_b, k_t, k_h, k_one, v_b, v_t, v_h, v_one, out_b, out_t, out_h,
     K: tl.constexpr, V: tl.constexpr, ROWS: tl.constexpr, PV: tl.constexpr, EVERY: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -132,6 +133,7 @@ def steps_backward(
             value = tl.load(v + at * v_t, here_v, 0.0).to(tl.float32)
             old, fresh, stay = olds[turn], added[turn], stays[turn]
             to_state += asked[:, None] * came[None, :]
+            to_state = tl.minimum(tl.maximum(to_state, -clip), clip)
             inner = (1.0 - stay) * to_state * (1.0 - fresh * fresh)
             tl.store(to_q + at * step_k, tl.sum(state * came[None, :], 1), here_k)
             tl.store(to_keep + at * step_one + j, tl.sum(tl.sum(to_state * (old - fresh), 1), 0), j + beyond < 1)
@@ -190,7 +192,7 @@ def forward(keep, q, k, v, weight, time: int, every: int, way: Way | None = None
     return joined(out), states
 
 
-def backward(kept, grad, time: int, every: int, way: Way | None = None) -> tuple[torch.Tensor, ...]:
+def backward(kept, grad, time: int, every: int, clip: float = math.inf, way: Way | None = None) -> tuple[torch.Tensor, ...]:
     """Gradients of the five inputs, of which `kept` has the states behind."""
     keep, q, k, v, weight, states = kept
     way, grad = way or (ALL if every == 1 else FEW)[1], grad.contiguous()
@@ -201,7 +203,7 @@ def backward(kept, grad, time: int, every: int, way: Way | None = None) -> tuple
     strides, widths = sizes(keep, q, k, v, grad, time, every, way)
     numbers = (v.shape[time], v.shape[2], v.shape[2] // k.shape[2], to_keep.stride(0), to_v.stride(0))
     given = (keep, q, k, v, weight, states, grad, to_keep, to_q, to_k, to_v, to_weight)
-    steps_backward[grid](*given, *numbers, *strides, **widths, num_warps=way.warps)
+    steps_backward[grid](*given, clip, *numbers, *strides, **widths, num_warps=way.warps)
     to_q, to_k = (shared(t, like).to(like.dtype) for t, like in ((to_q, q), (to_k, k)))
     return joined(to_keep), to_q, to_k, joined(to_v).to(v.dtype), to_weight.sum((0, 2))
 

@@ -125,6 +125,7 @@ class M2rnnMixer(MegatronModule):
     ):
         super().__init__(config)
         self.tp_group, self.layer_number, self.eps = pg_collection.tp, layer_number, sizes["norm_eps"]
+        self.clip = sizes["gradient_clip"]
         if pg_collection.cp.size() > 1:
             raise ValueError("M2RNN walks the whole sequence on one rank: --context-parallel-size 1")
         ranks = self.tp_group.size()
@@ -193,7 +194,7 @@ class M2rnnMixer(MegatronModule):
 
     @torch.no_grad()
     def draw(self):
-        """First values; the state's weight keeps a state in the range that tanh still passes."""
+        """First values, the published block's: the state's weight is the identity."""
         bound = self.conv_weight.shape[-1] ** -0.5
         self.conv_weight.uniform_(-bound, bound)
         if hasattr(self, "conv_bias"):
@@ -202,7 +203,7 @@ class M2rnnMixer(MegatronModule):
         low, high = (math.log(step) for step in STEPS)
         step = torch.empty_like(self.dt_bias, dtype=torch.float32).uniform_(low, high).exp()
         self.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))
-        self.state_weight.normal_(0.0, self.value**-0.5)
+        self.state_weight.copy_(torch.eye(self.value).expand_as(self.state_weight))
 
     def forward(self, hidden_states, inference_context=None, *, inference_params=None, packed_seq_params=None):
         """[time, batch, hidden] in and out; time is cut where sequence parallelism cuts it, and whole between."""
@@ -220,7 +221,7 @@ class M2rnnMixer(MegatronModule):
         v = v.unflatten(-1, (-1, self.value))
         q, k = self.of_this_rank(q), self.of_this_rank(k)
         keep = Again.apply(kept, (), forget, self.dt_bias, self.A_log)
-        read = Recurrence.apply(keep, q, k, v, self.state_weight.float(), 0, EVERY)
+        read = Recurrence.apply(keep, q, k, v, self.state_weight.float(), 0, EVERY, self.clip)
         constants = (self.tp_group, self.width, self.eps)
         y = Again.apply(gated, constants, read, v, gate, self.D, self.gate_norm_weight)
         return self.out_proj(y)

@@ -6,6 +6,8 @@ its share decides, so that no shape depends on data; scans are `lax.scan`.
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -232,6 +234,23 @@ def mamba3(m, p, at, x):
     return project(p, f"{at}.out_proj", y * jax.nn.silu(z)) * m["multipliers"]["ssm_out"]
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def clipped(state, by):
+    """A state whose gradient is clipped to ±`by`, or not at 0."""
+    return state
+
+
+def clipped_forward(state, by):
+    return state, None
+
+
+def clipped_backward(by, _, grad):
+    return (jnp.clip(grad, -by, by) if by else grad,)
+
+
+clipped.defvjp(clipped_forward, clipped_backward)
+
+
 def recurrent(m, p, at, x):
     r = m["recurrent"]
     heads, value, inner, qk = r["heads"], r["value_dim"], r["heads"] * r["value_dim"], r["qk_heads"] * r["key_dim"]
@@ -245,7 +264,7 @@ def recurrent(m, p, at, x):
     def step(state, now):
         keep, q, k, v = now
         fresh = jnp.tanh(state @ p[f"{at}.state_weight"] + k[..., :, None] * v[..., None, :])
-        state = keep[..., None, None] * state + (1 - keep[..., None, None]) * fresh
+        state = clipped(keep[..., None, None] * state + (1 - keep[..., None, None]) * fresh, r["gradient_clip"])
         return state, (state * q[..., :, None]).sum(-2)
 
     start = jnp.zeros((x.shape[0], heads, r["key_dim"], value), x.dtype)

@@ -63,7 +63,7 @@ pub(super) fn model(recipe: &Recipe, vocab: u64) -> Value {
         "mamba": recipe.mamba.as_ref().map(mamba),
         "recurrent": recipe.recurrent.as_ref().map(|r| json!({
             "heads": r.heads, "qk_heads": r.qk_heads, "key_dim": r.key_dim, "value_dim": r.value_dim,
-            "conv": r.conv, "conv_bias": r.conv_bias,
+            "conv": r.conv, "conv_bias": r.conv_bias, "gradient_clip": r.gradient_clip,
         })),
         "mlp": recipe.mlp.as_ref().map(|m| json!({"ffn": m.ffn, "activation": m.activation.name()})),
         "shared": recipe.shared.as_ref().map(|s| json!({

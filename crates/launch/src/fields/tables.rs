@@ -342,6 +342,7 @@ macro_rules! reference {
             ("recurrent.value_dim", Said($said)),
             ("recurrent.conv", Said($said)),
             ("recurrent.conv_bias", Said($said)),
+            ("recurrent.gradient_clip", Said($said)),
             ("recurrent.*", OneWay(UNREAD)),
             ("gated_delta.*", Checked(REFERENCE)),
             ("linear.*", Checked(REFERENCE)),

@@ -26,6 +26,9 @@ pub struct M2rnn {
     pub conv: u64,
     /// Bias of the convolution.
     pub conv_bias: bool,
+    /// What every element of the state's gradient is clipped to at every step, 1 as published
+    /// (open-lm-engine/lm-engine, `configs/research/m2rnn`); 0 clips nothing.
+    pub gradient_clip: f64,
     /// Whether the implementation hands its state across a cut in time.
     pub state_carry: bool,
     /// Tokens between the borders at which the state of one R block enters the next one up the
@@ -49,6 +52,7 @@ impl M2rnn {
         let value_dim = section.count("value_dim", limits::WIDTH);
         let conv = section.count_or("conv", 64, 4);
         let conv_bias = section.flag_or("conv_bias", true);
+        let gradient_clip = section.not_negative("gradient_clip").unwrap_or(1.0);
         let state_carry = section.flag_or("state_carry", false);
         let depth_carry = section.optional_count("depth_carry", limits::SEQUENCE);
         if let (Some(heads), Some(qk_heads)) = (heads, qk_heads)
@@ -61,7 +65,7 @@ impl M2rnn {
         }
         section.finish();
         let (heads, qk_heads, key_dim, value_dim, conv) = (heads?, qk_heads?, key_dim?, value_dim?, conv?);
-        Some(M2rnn { heads, qk_heads, key_dim, value_dim, conv, conv_bias, state_carry, depth_carry })
+        Some(M2rnn { heads, qk_heads, key_dim, value_dim, conv, conv_bias, gradient_clip, state_carry, depth_carry })
     }
 
     /// Writes `[recurrent]`.
@@ -74,6 +78,7 @@ impl M2rnn {
         toml.int("value_dim", self.value_dim);
         toml.int_unless("conv", self.conv, 4);
         toml.flag_unless("conv_bias", self.conv_bias, true);
+        toml.float_unless("gradient_clip", self.gradient_clip, 1.0);
         toml.flag_unless("state_carry", self.state_carry, false);
         toml.some_int("depth_carry", self.depth_carry);
     }

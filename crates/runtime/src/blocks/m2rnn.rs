@@ -48,6 +48,8 @@ pub(crate) struct M2rnn {
     whole: usize,
     /// Added to the mean square of the gated norm.
     eps: f64,
+    /// What an element of a state's gradient is clipped to.
+    clip: f64,
     scan: Scan,
     link: Link,
 }
@@ -72,6 +74,7 @@ impl M2rnn {
             taps: kind.conv as usize,
             whole: (kind.heads * kind.value_dim) as usize,
             eps: shelf.norm_eps,
+            clip: if kind.gradient_clip > 0.0 { kind.gradient_clip } else { f64::INFINITY },
             scan: Scan { chunk: m2rnn_chunk(kind), times: Times::Parts },
             link,
         }
@@ -111,6 +114,7 @@ impl M2rnn {
             square: cx.weight(self.square).clone(),
             dsquare: Mat::zeros(heads * self.value, self.value),
             skip: cx.weight(self.d).clone(),
+            clip: R::of(self.clip),
             dskip: Mat::zeros(heads, self.value),
             qkv,
             forget,
@@ -259,6 +263,8 @@ struct Matrix<R> {
     rate: Vec<R>,
     square: Mat<R>,
     skip: Mat<R>,
+    /// What an element of a state's gradient is clipped to.
+    clip: R,
     dqkv: Mat<R>,
     dforget: Mat<R>,
     dsquare: Mat<R>,
@@ -362,6 +368,7 @@ impl<R: Real> Token<R> for Matrix<R> {
             let dh = &mut dstate[range.clone()];
             grads[qs.start + i] += dot(&after[range.clone()], dout);
             axpy(dh, q[i], dout);
+            dh.iter_mut().for_each(|d| *d = d.within(self.clip));
             let (h, n) = (&before[range.clone()], &new[range.clone()]);
             dforget += dot(dh, h) - dot(dh, n);
             let du = &mut du[range];
@@ -375,5 +382,42 @@ impl<R: Real> Token<R> for Matrix<R> {
         self.dskip.row_mut(head).iter_mut().zip(dout.iter().zip(v)).for_each(|(g, (o, v))| *g += *o * *v);
         self.dforget.row_mut(row)[head] += dforget;
         self.through_back(&du, before, dstate, head);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One head of one key and one value, whose weight is nothing: a step back of a state's gradient.
+    fn gradient_before(clip: f64) -> (f64, f64) {
+        let of = |values: &[f64]| Mat::of(values.len(), values.to_vec());
+        let mut cell = Matrix {
+            key: 1,
+            value: 1,
+            widths: [1, 1],
+            shared: 1,
+            qkv: of(&[2.0, 1.0, 0.0]),
+            forget: of(&[0.25]),
+            raw: of(&[0.0]),
+            rate: vec![1.0],
+            square: of(&[0.0]),
+            skip: of(&[0.0]),
+            clip,
+            dqkv: Mat::zeros(1, 3),
+            dforget: Mat::zeros(1, 1),
+            dsquare: Mat::zeros(1, 1),
+            dskip: Mat::zeros(1, 1),
+        };
+        let mut dstate = [10.0];
+        cell.back(0, 0, [&[0.0], &[0.0]], &[3.0], &mut dstate);
+        (dstate[0], cell.dqkv.data[2])
+    }
+
+    #[test]
+    fn a_states_gradient_is_clipped_before_it_goes_on() {
+        // 10 came from behind, and 3 · 2 from what is read.
+        assert_eq!(gradient_before(f64::INFINITY), (0.25 * 16.0, 0.75 * 16.0));
+        assert_eq!(gradient_before(1.5), (0.25 * 1.5, 0.75 * 1.5));
     }
 }

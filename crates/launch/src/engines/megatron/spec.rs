@@ -88,7 +88,7 @@ fn blocks(job: &Job) -> Value {
         json!({
             "layers": places(job, Mixer::Recurrent), "mtp_layers": suffix_places(job, Mixer::Recurrent),
             "heads": r.heads, "qk_heads": r.qk_heads, "key_dim": r.key_dim, "value_dim": r.value_dim,
-            "conv": r.conv, "conv_bias": r.conv_bias, "norm_eps": eps,
+            "conv": r.conv, "conv_bias": r.conv_bias, "gradient_clip": r.gradient_clip, "norm_eps": eps,
         })
     });
     let shared = recipe.moe.as_ref().and_then(|moe| moe.shared.as_ref());
