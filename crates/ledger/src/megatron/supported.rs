@@ -391,7 +391,8 @@ pub(super) fn suffix(recipe: &Recipe) -> Result<Option<Suffix>, Unmodelled> {
 }
 
 pub(super) fn indexer(recipe: &Recipe, layout: &Layout) -> Result<Option<Indexer>, Unmodelled> {
-    let Some(dsa) = recipe.features.dsa() else { return Ok(None) };
+    // Layers without attention are weighed by themselves, too.
+    let Some(dsa) = recipe.features.dsa().filter(|_| recipe.uses(Mixer::Attention)) else { return Ok(None) };
     if !recipe.is_latent() {
         return refuse("sparse attention without latents", "Megatron-Core's indexer stands on latent attention only");
     }
