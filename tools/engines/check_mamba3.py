@@ -130,7 +130,26 @@ def check_kernels(checks: Checks) -> None:
 
         wanted = scanned(mamba3_scan.scan, 200)
         mamba3_scan.refused = lambda *_: None
+        torch.cuda.get_device_capability = lambda *_: (9, 0)
         checks.same("the kernels as the package calls them, as its chunked program", scanned(mamba3_scan.scan, 200), wanted)
+        check_configurations(checks, mamba3_scan)
+
+
+def check_configurations(checks: Checks, mamba3_scan) -> None:
+    """Which configurations are tuned over on Hopper and elsewhere: none of them pipelined."""
+    from mamba_ssm.ops.triton.mamba3 import angle_dt, mamba3_siso_bwd, mamba3_siso_fwd
+
+    kernels = {name: k for file in (angle_dt, mamba3_siso_bwd, mamba3_siso_fwd) for name, k in vars(file).items() if hasattr(k, "configs")}
+    whole = {name: kernel.whole for name, kernel in kernels.items()}
+    for capability, at_most in (((9, 0), 4), ((10, 0), 99)):
+        torch.cuda.get_device_capability = lambda *_, found=capability: found
+        for name, kernel in kernels.items():
+            kernel.configs = whole[name]
+        mamba3_scan.narrow()
+        left = {name: kernel.configs for name, kernel in kernels.items()}
+        is_right = all(0 < len(some) <= at_most and all(one.num_stages == 1 for one in some) for some in left.values())
+        measured = {name for name, some in left.items() if len(some) == 1} >= set(mamba3_scan.FASTEST)
+        checks.tell(f"configurations on {capability}", is_right and (measured or at_most > 4) and len(left) > 5, str({n: len(c) for n, c in left.items()}))
 
 
 class Checks:

@@ -61,6 +61,8 @@ class First:
 
     def __init__(self, tuned):
         self.kernel, self.chosen = tuned.fn, tuned.configs[0].kwargs
+        # What the package narrows, and all of it.
+        self.configs, self.cache, self.whole = tuned.configs, {}, tuned.configs
 
     def __getitem__(self, grid):
         return lambda *args, **named: self.kernel[grid](*args, **{**self.chosen, **named})

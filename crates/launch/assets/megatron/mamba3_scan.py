@@ -84,36 +84,39 @@ def kernel() -> tuple[Callable | None, str]:
     return mamba3_siso_combined, ""
 
 
-# Of each published kernel, the warps, stages, registers and other sizes that were fastest on an H200 (56 heads of 64, state
-# 64). Tuning compiles every configuration, one after another: five minutes over all, and seconds over these.
+# Triton's pipelining of these kernels' loops is not to be trusted: results are wrong on Blackwell (state-spaces/mamba, pull
+# request 997), and on an H200 under Triton 3.6 two of five runs of twelve layers ended in a failed launch, and the
+# gradient's norm at one step differed by 5% between two runs.
+STAGES = 1
+# Of each published kernel, the warps, registers and other sizes that were fastest on an H200 (56 heads of 64, state 64).
+# Tuning compiles every configuration, one after another: minutes over all, and seconds over these.
 FASTEST = {
-    "angle_dt_fwd_kernel": {"num_warps": 8, "num_stages": 3},
-    "mamba3_siso_fwd_kernel": {"num_warps": 4, "num_stages": 3, "maxnreg": 256},
-    "mamba3_siso_bwd_kernel_dzdo": {"num_warps": 2, "num_stages": 3, "CHUNK_SIZE": 32},
-    "mamba3_siso_bwd_kernel_dqkv": {"num_warps": 4, "num_stages": 2},
-    "mamba3_siso_bwd_kernel_rotary_bias_angles": {"num_warps": 4, "num_stages": 3},
+    "angle_dt_fwd_kernel": {"num_warps": 8},
+    "mamba3_siso_fwd_kernel": {"num_warps": 4, "maxnreg": 256},
+    "mamba3_siso_bwd_kernel_dzdo": {"num_warps": 2, "CHUNK_SIZE": 32},
+    "mamba3_siso_bwd_kernel_dqkv": {"num_warps": 4},
+    "mamba3_siso_bwd_kernel_rotary_bias_angles": {"num_warps": 4},
 }
 # Kernels without a measured best tune over those of four warps.
 USUAL = {"num_warps": 4}
 
 
 def narrow() -> None:
-    """On Hopper, leaves Mamba-3's kernels the configurations that were measured; elsewhere they tune over all of theirs."""
-    if torch.cuda.get_device_capability()[0] != 9:
-        return
+    """Leaves Mamba-3's kernels configurations without pipelining, and on Hopper those that were measured."""
     from mamba_ssm.ops.triton.mamba3 import angle_dt, mamba3_siso_bwd, mamba3_siso_fwd
 
+    is_hopper = torch.cuda.get_device_capability()[0] == 9
     for module in (angle_dt, mamba3_siso_bwd, mamba3_siso_fwd):
         for name, kernel in vars(module).items():
             if hasattr(kernel, "configs") and hasattr(kernel, "cache"):
-                wanted = FASTEST.get(name, USUAL)
-                kernel.configs = [one for one in kernel.configs if has(one, wanted)] or kernel.configs
+                safe = [one for one in kernel.configs if one.num_stages == STAGES] or kernel.configs
+                wanted = FASTEST.get(name, USUAL) if is_hopper else {}
+                kernel.configs = [one for one in safe if has(one, wanted)] or safe
 
 
 def has(config, wanted: dict) -> bool:
     """Whether a configuration is one of these, with registers as the compiler has them unless a number is wanted."""
-    registers = getattr(config, "maxnreg", None)
-    sizes = {**config.kwargs, "num_warps": config.num_warps, "num_stages": config.num_stages, "maxnreg": registers}
+    sizes = {**config.kwargs, "num_warps": config.num_warps, "maxnreg": getattr(config, "maxnreg", None)}
     return all(sizes.get(key) == value for key, value in {"maxnreg": None, **wanted}.items())
 
 
