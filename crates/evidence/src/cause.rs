@@ -77,6 +77,11 @@ fn hint(name: &str, words: &str) -> Option<String> {
             "unrecognized arguments",
             "the engine that is installed has no such flag: `python3 packages.py` in the launch directory says which version the launch was written for",
         ),
+        (
+            "unspecified launch failure",
+            "a kernel failed on the device: CUDA_LAUNCH_BLOCKING=1 in environment.set of the policy names which, and \
+             compute-sanitizer where",
+        ),
         ("Address already in use", "another run holds the port: end it, or name another job.port in the policy"),
         ("No space left on device", "free space on that volume, or name another folder in storage of the policy"),
         (

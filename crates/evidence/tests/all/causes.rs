@@ -137,6 +137,18 @@ fn a_process_that_was_killed() {
     assert!(cause.hint.unwrap().contains("ran out of memory"));
 }
 
+/// As a twelve-layer run on an H200 ended.
+#[test]
+fn a_kernel_that_failed_on_the_device() {
+    let log = "[default0]:step 17 loss 6.191746 seconds 0.5
+[default0]:[rank0]:[E1119 19:41:29.602620645 ProcessGroupNCCL.cpp:2119] [PG ID 5 PG GUID 7(MODEL_PARALLEL_GROUP) Rank 0] Process group watchdog thread terminated with exception: CUDA error: unspecified launch failure
+[default0]:terminate called after throwing an instance of 'c10::DistBackendError'
+";
+    let cause = found(&(log.to_string() + &report("-6", "Signal 6 (SIGABRT) received by PID 3486")));
+    assert!(cause.words.contains("unspecified launch failure"), "{cause:?}");
+    assert!(cause.hint.unwrap().contains("CUDA_LAUNCH_BLOCKING=1"));
+}
+
 /// What rank 0 says of it comes after the rank that failed.
 #[test]
 fn other_ranks_report_nccl() {

@@ -23,6 +23,8 @@ FRAME = re.compile(r'\s+File "(.+)", line (\d+), in (.+)')
 RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w*)(?:: (.*)|:?$)")
 USAGE = re.compile(r"\S+: error: (.+)")
 KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
+# NCCL's watchdog is often the first to see that a kernel of another library has failed.
+WATCHDOG = re.compile(r"watchdog thread terminated with exception: (CUDA error: .+)")
 STEP = re.compile(r"^(\s*(\[[^\]]*\]|\S*) ?iteration +\d+/|step \d+ loss |.*\bstep: +\d+ )")
 LIBRARY = re.compile(r"-packages/torch/|^<|/lib/python3[^/]*/(?!(site|dist)-packages)")
 ENDS = ("ChildFailedError", "SignalException")
@@ -64,8 +66,11 @@ class Finder:
             self.causes, self.has_stepped = [], True
         elif "will restart worker group" in text:
             self.restarts += 1
+        elif failed := WATCHDOG.search(text):
+            self.causes.append(Cause("CUDA", failed.group(1), None, rank))
         elif killed := KILLED.search(text):
-            self.causes.append(Cause(killed.group(1), "killed from outside", None, rank))
+            by = "killed from outside" if killed.group(1) in ("SIGKILL", "SIGTERM") else "the program crashed"
+            self.causes.append(Cause(killed.group(1), by, None, rank))
         elif usage := USAGE.match(text):
             self.causes.append(Cause("usage", usage.group(1), None, rank))
         elif text.strip() and not text[0].isspace() and who in self.open:

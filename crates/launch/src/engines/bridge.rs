@@ -154,6 +154,7 @@ const IMPLIED: &[&str] = &[
     "--optimizer",
     "--muon-momentum",
     "--muon-tp-mode",
+    "--padded-vocab-size",
     "--mock-data",
     "--data-cache-path",
     "--lr-decay-style",

@@ -425,6 +425,24 @@ fn steps_of_every_engine_are_seen() {
     assert!(!saw("[default0]:[rank0]: RuntimeError: behind iteration 1/ 100"));
 }
 
+/// The first cause in a log, as the summary keeps it.
+#[test]
+fn a_kernel_that_failed_is_a_cause() {
+    let at = folder("script-causes", "");
+    std::fs::write(at.join("cause.py"), include_str!("../../assets/node/cause.py")).unwrap();
+    let said = |log: &str| {
+        std::fs::write(at.join("log"), log).unwrap();
+        let output = Command::new("python3").arg(at.join("cause.py")).arg(at.join("log")).args(["1", "--say"]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    let aborted = "  error: Signal 6 (SIGABRT) received by PID 3486\n";
+    let watchdog = "[default0]:[rank0]:[E1119 ProcessGroupNCCL.cpp:2119] [PG ID 5] Process group watchdog thread terminated with \
+                    exception: CUDA error: unspecified launch failure\n";
+    assert_eq!(said(&format!("{watchdog}{aborted}")), "rank 0: CUDA: CUDA error: unspecified launch failure\n");
+    assert_eq!(said(aborted), "SIGABRT: the program crashed\n");
+    assert_eq!(said("Signal 9 (SIGKILL) received by PID 3486\n"), "SIGKILL: killed from outside\n");
+}
+
 /// The text of a script for a scheduler.
 fn script_for(scheduler: Scheduler, case: &common::Case) -> String {
     let all = files(scheduler, &case.job(), &case.emit().unwrap()).unwrap();

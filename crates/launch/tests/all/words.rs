@@ -193,8 +193,13 @@ fn told(word: &str) -> Vec<Said> {
             }
             (Engine::Megatron, _) => {
                 let words = emission.words();
-                let at = words.iter().position(|word| word == "--tokenizer-model").unwrap();
-                ("argv", words[at + 1].clone())
+                let behind = |flag: &str| words[words.iter().position(|word| word == flag).unwrap() + 1].clone();
+                // The engine would take the tokenizer's size in place of the recipe's.
+                assert_eq!(
+                    behind("--padded-vocab-size"),
+                    case.job().layout.padded_vocab(case.job().recipe.vocab).to_string()
+                );
+                ("argv", behind("--tokenizer-model"))
             }
             (Engine::Torchtitan, _) => ("python", behind(file("titan_config.py"), "ASSETS = ")),
             (Engine::Nanotron, _) => ("yaml", behind(file("nanotron.yaml"), "tokenizer_name_or_path: ")),

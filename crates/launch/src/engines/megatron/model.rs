@@ -473,6 +473,11 @@ fn gated_delta(recipe: &Recipe, list: &mut List) {
 
 fn vocabulary(job: &Job, list: &mut List) {
     list.set(NATIVE, "--vocab-size", job.recipe.vocab, "recipe.vocab", "rows of the token table before padding");
+    if job.policy.data.tokenizer.is_some() {
+        let why = "the tokenizer's size would take its place";
+        let padded = job.layout.padded_vocab(job.recipe.vocab);
+        list.set(NATIVE, "--padded-vocab-size", padded, "recipe.vocab", why);
+    }
     let why = "the padded vocabulary is a multiple of this times tp";
     list.set(Kind::Layout, "--make-vocab-size-divisible-by", job.layout.vocab_multiple, "layout.vocab_multiple", why);
     if !job.recipe.tied {
