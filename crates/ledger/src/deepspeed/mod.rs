@@ -19,6 +19,7 @@ pub use options::{DeepspeedOptions, Offload};
 use crate::fsdp2::plain::{Blocks, Config, Model, Param, Place, Rank, Unit};
 use bf16::Bf16;
 use layout::ZeroStage;
+use recipe::Optimizer;
 use replay::Unmodelled;
 use replay::line::{Line, Origin};
 use replay::record::Recorder;
@@ -84,7 +85,8 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
         return refuse("fp32 gradients without ZeRO under DeepSpeed", "it accumulates them in bf16 there");
     }
     // Our program splits over replicas alone and steps with AdamW; a script of one's own has blocks as others write them.
-    let is_own = crate::fsdp2::missing(recipe).is_empty() && !layout.tp.splits() && !layout.cp.splits();
+    let is_adam = recipe.tensors().iter().all(|tensor| tensor.is_frozen || tensor.optimizer == Optimizer::AdamW);
+    let is_own = is_adam && crate::fsdp2::missing(recipe).is_empty() && !layout.tp.splits() && !layout.cp.splits();
     let blocks = if is_own { Blocks::Emitted } else { Blocks::Common };
     let mut config = Config::new(Place { blocks, recipe, layout, stages, rank })?;
     config.edges_apart = true;

@@ -26,6 +26,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// neighbour gathered on one side and one reduced on the other.
 const SHORT: usize = 3;
 
+/// Layers that the longer probe has more. DeepSpeed below ZeRO 3 gathers gradients in buckets that a few layers fill, so that
+/// one layer more tells little.
+fn longer(layout: &Layout) -> usize {
+    let fills_buckets = layout.engine == Some(Engine::Deepspeed) && layout.zero < ZeroStage::Three;
+    if fills_buckets { 5 } else { 1 }
+}
+
 /// Microbatches in flight, and sequences of one, of the probes that larger ones are extrapolated from.
 const FLIGHTS: [u64; 2] = [2, 3];
 const SEQUENCES: [u64; 2] = [2, 4];
@@ -240,10 +247,12 @@ impl Extrapolated {
         let mut start: Option<Figures> = None;
         let mut layers = Figures::default();
         for (kind, &count) in shape.layers.entries().filter(|(_, count)| **count > 0) {
-            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + 1)?);
-            let base = short.towards(long, -(SHORT as i64), 1);
+            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + longer(layout))?);
+            let more = longer(layout) as i64;
+            let base = short.towards(long, -(SHORT as i64), more);
             start = Some(start.map_or(base, |other| other.each(base, i64::max)));
-            layers = layers.each(long.each(short, |a, b| a - b), |all, each| sum(all, scaled(each, count as i64, 1)));
+            layers =
+                layers.each(long.each(short, |a, b| a - b), |all, each| sum(all, scaled(each, count as i64, more)));
         }
         let start = start.ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
         let more = self.more_microbatches(&stage, shape)?;
@@ -266,11 +275,12 @@ impl Extrapolated {
         let none = PerKind::new(&self.kinds, |_| 0);
         let (mut state, mut saved, mut ends) = (none.clone(), none, 0);
         for (kind, _) in self.kinds.all() {
-            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + 1)?);
-            let each = long.each(short, |a, b| a - b);
+            let more = longer(layout) as i64;
+            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + longer(layout))?);
+            let each = long.each(short, |a, b| scaled(a - b, 1, more));
             state[kind] = state_of(&each);
             saved[kind] = each.grows[LINES + 3].max(0) as u64;
-            ends = state_of(&short.towards(long, -(SHORT as i64), 1)).max(ends);
+            ends = state_of(&short.towards(long, -(SHORT as i64), more)).max(ends);
         }
         // Table and head are the same size; a tied one stands at both ends.
         let end = if self.bare.tied { ends } else { ends / 2 };
