@@ -237,7 +237,9 @@ impl Ledger {
                 "replay of the emitted program under torch 2.11 FSDP2"
             }
             Ledger::Fsdp2(_) => "replay of a plain model under torch 2.11 FSDP2",
-            Ledger::Deepspeed(_) => "replay of the program that launch writes under DeepSpeed 0.19.8, or of a plain model where it lacks a block",
+            Ledger::Deepspeed(_) => {
+                "replay of the program that launch writes under DeepSpeed 0.19.8, or of a plain model where it lacks a block"
+            }
             Ledger::Nanotron(_) => "replay of nanotron, early 2025",
             Ledger::Shardwright(_) => "what this project's runtime declares to keep, and its buffers",
         }

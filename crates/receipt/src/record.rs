@@ -156,8 +156,13 @@ pub struct RankPrediction {
 
 impl Receipt {
     /// Puts together what was said of a run and what was read of it.
-    pub fn new(kind: Kind, recorded: String, about: About, evidence: Evidence) -> Receipt {
+    pub fn new(kind: Kind, recorded: String, about: About, mut evidence: Evidence) -> Receipt {
         let About { identity, case, arguments, overlay, versions, prediction } = about;
+        if kind == Kind::Run
+            && let Some(step) = prediction.as_ref().and_then(|said| said.step.as_ref())
+        {
+            time_by_rate(&mut evidence, step);
+        }
         Receipt {
             schema: SCHEMA.to_string(),
             kind,
@@ -198,5 +203,13 @@ impl Receipt {
     /// Its name: the hash of its text.
     pub fn id(&self) -> String {
         sha256(self.text())
+    }
+}
+
+/// torchtitan prints tokens a second of one device, and no time of a step.
+fn time_by_rate(evidence: &mut Evidence, said: &StepPrediction) {
+    let tokens = said.tokens as f64 / said.devices.max(1) as f64;
+    for step in evidence.steps.iter_mut().filter(|step| step.seconds.is_none()) {
+        step.seconds = step.device_tokens_per_second.filter(|rate| *rate > 0.0).map(|rate| tokens / rate);
     }
 }

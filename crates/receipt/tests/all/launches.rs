@@ -73,6 +73,19 @@ fn a_launch_says_who_it_is_and_what_it_promised() {
     assert!(Case::from_json(&read.about.case.unwrap(), Terms::RUN).is_ok());
 }
 
+/// torchtitan prints tokens a second of one device and no time of a step.
+#[test]
+fn a_step_is_timed_by_the_rate_of_a_device() {
+    let case = case("llama3-8b --engine torchtitan --gbs 32 --on 8xH200");
+    let about = About::of_case(&case, "0.1.0", Some(Prediction::of_case("0.1.0", &case)));
+    let step = |number| evidence::Step { number, device_tokens_per_second: Some(8_192.0), ..evidence::Step::default() };
+    let mut run = evidence::Evidence { steps: (1..=6).map(step).collect(), ..evidence::Evidence::default() };
+    run.mark_warm_up();
+    let receipt = receipt::Receipt::new(receipt::Kind::Run, "2026-11-19T00:00:00Z".to_string(), about, run);
+    // 32 sequences of 8,192 tokens on 8 devices.
+    assert_eq!(Outcome::of(&receipt).step_seconds, Some(4.0));
+}
+
 /// A program that ends with exit status 0 before its first step has not finished anything.
 #[test]
 fn a_launch_without_a_step_failed() {
