@@ -3,6 +3,7 @@
 
 mod advice;
 mod agreement;
+mod as_printed;
 mod book;
 mod bounds;
 mod budget;

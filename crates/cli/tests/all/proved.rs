@@ -109,7 +109,7 @@ fn ways_fit(line: &str) -> Vec<String> {
 
 #[test]
 fn where_nothing_fits_commands_that_do_are_printed() {
-    let ways = ways_fit("plan llama3-8b --on 4xRTX-4090");
+    let ways = ways_fit("plan llama3-8b --on 2xRTX-4090");
     assert!(!ways.is_empty());
     let at = folder("adapters-of-70b");
     let path = at.join("lora70b.toml");
