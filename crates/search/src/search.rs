@@ -16,7 +16,7 @@ use crate::space::{ModeSpace, NO_LEDGER, Space};
 use crate::verdicts::Verdicts;
 use case::PerKind;
 use diag::{Blame, Finding};
-use layout::{Layout, Recompute, Schedule, ZeroStage};
+use layout::{Layout, LayoutRequest, Recompute, Schedule, ZeroStage};
 use memory::estimate::Shards;
 use memory::fit::Fit;
 use rayon::prelude::*;
@@ -77,8 +77,16 @@ const DEAR_NEAREST: usize = 48;
 pub fn lay_out<'a>(question: Question<'a>, effort: Effort) -> Result<Space<'a>, Vec<Finding>> {
     let mut space = Space::new(question)?;
     check_cuts(&space)?;
+    let free = free_of_pins(question.pinned);
+    // Cuts that follow from what layers weigh are the same with an axis pinned and without, so that a narrower question
+    // chooses among layouts that the wider one has too.
+    let wide = if free == *question.pinned { None } else { Space::new(Question { pinned: &free, ..question }).ok() };
     for mode in 0..space.modes.len() {
-        let weighed = weigh(&space, mode).map_err(|finding| vec![finding])?;
+        let of_all = wide.as_ref().and_then(|wide| weigh(&space, wide, mode).ok().flatten());
+        let weighed = match of_all {
+            Some(weighed) => Some(weighed),
+            None => weigh(&space, &space, mode).map_err(|finding| vec![finding])?,
+        };
         if let Some((weights, useful)) = weighed {
             space.modes[mode].keep_policies(&useful);
             space.cut(mode, &weights);
@@ -95,22 +103,28 @@ pub fn lay_out<'a>(question: Question<'a>, effort: Effort) -> Result<Space<'a>, 
 /// Whether some layout is legal and has a price, read off the first degrees of each mode: nothing is searched.
 pub fn has_price(question: Question) -> bool {
     let Ok(space) = Space::new(question) else { return false };
-    (0..space.modes.len()).any(|mode| matches!(weigh(&space, mode), Ok(Some(_))))
+    (0..space.modes.len()).any(|mode| matches!(weigh(&space, &space, mode), Ok(Some(_))))
 }
 
-/// What layers weigh and which recompute policies save anything, read off the first legal degrees
-/// that can be priced; none where nothing is legal, and why where nothing has a price.
-fn weigh(space: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Finding> {
-    let mode = &space.modes[index];
+/// What is asked of a job, without its degrees.
+fn free_of_pins(pinned: &LayoutRequest) -> LayoutRequest {
+    let &LayoutRequest { world, global_batch, sequence, mode, engine, vocab_multiple, .. } = pinned;
+    LayoutRequest { world, global_batch, sequence, mode, engine, vocab_multiple, ..LayoutRequest::default() }
+}
+
+/// What layers weigh and which recompute policies save anything, read off the first legal degrees of another space that
+/// can be priced; none where nothing is legal, and why where nothing has a price.
+fn weigh(space: &Space, of: &Space, index: usize) -> Result<Option<(Weights, Vec<bool>)>, Finding> {
+    let (mode, of_mode) = (&space.modes[index], &of.modes[index]);
     let pricer = Pricer::new(space, index);
     let is_legal = |key: &Key| {
-        let dp = |pp: &u64| space.replicas(key, *pp).map(|dp| (*pp, dp));
-        mode.orders.keys().filter_map(dp).any(|(pp, dp)| mode.rules.mesh(key, pp, dp) == 0)
+        let dp = |pp: &u64| of.replicas(key, *pp).map(|dp| (*pp, dp));
+        of_mode.orders.keys().filter_map(dp).any(|(pp, dp)| of_mode.rules.mesh(key, pp, dp) == 0)
     };
     let (mut refused, mut untimed) = (None, None);
-    for key in mode.keys.iter().filter(|key| is_legal(key)).take(BATCH) {
-        let layout = plain(space, mode, key);
-        let ranks = (space.world / (key.tp * key.cp)).max(1);
+    for key in of_mode.keys.iter().filter(|key| is_legal(key)).take(BATCH) {
+        let layout = plain(of, of_mode, key);
+        let ranks = (of.world / (key.tp * key.cp)).max(1);
         let shards = Shards::new(ZeroStage::One, [ranks, ranks]);
         let memory = match pricer.weights(&layout, &shards) {
             Ok(memory) => memory,
