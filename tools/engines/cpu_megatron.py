@@ -80,7 +80,7 @@ def pretend():
     import torch._dynamo
 
     cuda, none = torch.cuda, lambda *args, **kwargs: None
-    for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "manual_seed", "manual_seed_all"):
+    for name in ("set_device", "set_stream", "synchronize", "empty_cache", "reset_peak_memory_stats", "manual_seed", "manual_seed_all"):
         setattr(cuda, name, none)
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         setattr(cuda, name, lambda *args, **kwargs: 0)
@@ -99,6 +99,7 @@ def pretend():
     cuda.stream = cuda.device = lambda *a, **k: contextlib.nullcontext()
     cuda._lazy_call = lambda function, **k: function()
     cuda.nvtx.range_push = cuda.nvtx.range_pop = none
+    cuda.is_current_stream_capturing = lambda: False
     torch.accelerator.is_available, torch.accelerator.current_device_index = lambda: False, lambda: 0
     torch.nn.Module.cuda = torch.Tensor.cuda = lambda self, *a, **k: self
     torch.Tensor.record_stream = none

@@ -12,6 +12,15 @@ use recipe::{Mixer, Optimizer};
 /// The module that the engine builds of C++ as it starts; a wheel has it built.
 const HELPERS: (&str, &str) = ("megatron.core.datasets", "helpers_cpp");
 
+/// Packages that pip does not install: those that no index has, and one whose archive there lacks its kernels.
+const FROM_SOURCE: [(&str, &str); 2] = [
+    (
+        "fast_hadamard_transform",
+        "install Dao-AILab/fast-hadamard-transform from source: the archive in the index lacks its kernels",
+    ),
+    ("deep_ep", "install deepseek-ai/DeepEP from source"),
+];
+
 /// Blocks and options of a launch, each with its packages.
 pub fn packages(job: &Job, emission: &Emission) -> Vec<Package> {
     let mut all = engine(job);
@@ -135,7 +144,11 @@ fn options(job: &Job, emission: &Emission) -> Vec<Package> {
     }
     for (name, why) in header::packages(job.case) {
         if !all.iter().any(|package| package.name == name) {
-            all.push(Package::new(name, why));
+            let package = Package::new(name, why);
+            all.push(match FROM_SOURCE.iter().find(|(other, _)| *other == name) {
+                Some((_, how)) => package.install(*how),
+                None => package,
+            });
         }
     }
     all

@@ -78,6 +78,20 @@ fn blocks_and_options_bring_their_packages() {
     assert_eq!(muon.iter().any(|package| package.name == "emerging_optimizers"), has_muon);
 }
 
+/// The archive of `fast_hadamard_transform` in the package index lacks its CUDA sources: `pip install` of it fails.
+#[test]
+fn packages_that_pip_does_not_install_say_where_they_come_from() {
+    let sparse =
+        common::recipes().into_iter().find(|(_, recipe)| recipe.is_latent() && recipe.features.dsa().is_some());
+    let (_, recipe) = sparse.expect("a recipe with sparse attention");
+    let request = LayoutRequest { world: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
+    let request = LayoutRequest { mode: recipe.modes.contains(&Mode::AuthorDp).then_some(Mode::AuthorDp), ..request };
+    let case = common::Case::new(&recipe, &request, Seams::Allow).unwrap();
+    let all = packages::of(&case.job(), &case.emit().unwrap());
+    let package = all.iter().find(|package| package.name == "fast_hadamard_transform").expect("it is needed");
+    assert!(package.install.contains("from source"), "{}", package.install);
+}
+
 #[test]
 fn fused_accumulation_needs_apex_and_says_what_does_without() {
     let request = LayoutRequest { world: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };

@@ -171,13 +171,14 @@ fn shrink(device: &mut Device, part: u64) {
 
 /// Asks both questions, each within the limit.
 pub fn ask(pair: &Pair, limit: &Limit) -> Outcome {
-    let Some((less, _)) = fastest(&pair.less, limit) else { return Outcome::NoAnswer };
-    let (more, unproved) = fastest(&pair.more, limit).unwrap_or((f64::INFINITY, 0.0));
+    let Ok((less, _)) = fastest(&pair.less, limit) else { return Outcome::NoAnswer };
+    let (more, unproved) = fastest(&pair.more, limit).unwrap_or_else(|unproved| (f64::INFINITY, unproved));
     Outcome::Compared { less, more, unproved }
 }
 
-/// Seconds a sequence of the fastest layout over all modes, with how much faster something can be that was not looked at.
-fn fastest(terms: &Terms, limit: &Limit) -> Option<(f64, f64)> {
+/// Seconds a sequence of the fastest layout over all modes, with how much faster something can be that was not looked at;
+/// where none fits, whether everything was looked at (0) or not.
+fn fastest(terms: &Terms, limit: &Limit) -> Result<(f64, f64), f64> {
     let asked = Asked::default();
     let question = Question {
         asked: &asked,
@@ -192,7 +193,7 @@ fn fastest(terms: &Terms, limit: &Limit) -> Option<(f64, f64)> {
         reach: Reach::Anywhere,
         limit,
     };
-    let space = lay_out(question, Effort::Bounded).ok()?;
+    let space = lay_out(question, Effort::Bounded).map_err(|_| 0.0)?;
     let pricers = pricers(&space);
     let mut left = Left::of(&space);
     let scope = Scope::all(1);
@@ -206,5 +207,6 @@ fn fastest(terms: &Terms, limit: &Limit) -> Option<(f64, f64)> {
     let (seconds, least) = each.fold((f64::INFINITY, f64::INFINITY), |(seconds, least), (one, unproved)| {
         (seconds.min(one), least.min(one / (1.0 + unproved)))
     });
-    seconds.is_finite().then(|| (seconds, seconds / least - 1.0))
+    let is_whole = found.tally.unseen == 0;
+    seconds.is_finite().then(|| (seconds, seconds / least - 1.0)).ok_or(if is_whole { 0.0 } else { f64::INFINITY })
 }
