@@ -125,6 +125,8 @@ fn narrow(random: &mut Random, less: &mut Terms, count: u64) -> String {
             let flag = ["tp", "pp", "ep", "cp", "mbs"][axis - 3];
             let value = match flag {
                 "mbs" => random.of(&[1, 2, 4]),
+                // What a script of one's own splits is searched where it is typed alone.
+                _ if pinned.engine == Some(Engine::Deepspeed) => 1,
                 _ => random.of(&[1, 2, 4, 8].map(|degree: u64| degree.min(count))),
             };
             *pinned = pinned.with_size(flag, value).unwrap_or_else(|| panic!("{flag} is no size"));
@@ -207,6 +209,8 @@ fn fastest(terms: &Terms, limit: &Limit) -> Result<(f64, f64), f64> {
     let (seconds, least) = each.fold((f64::INFINITY, f64::INFINITY), |(seconds, least), (one, unproved)| {
         (seconds.min(one), least.min(one / (1.0 + unproved)))
     });
-    let is_whole = found.tally.unseen == 0;
-    seconds.is_finite().then(|| (seconds, seconds / least - 1.0)).ok_or(if is_whole { 0.0 } else { f64::INFINITY })
+    // What was left out of a space, or not looked at, is not proved.
+    let open = if space.trimmed.is_empty() { seconds / least - 1.0 } else { f64::INFINITY };
+    let unseen = if found.tally.unseen == 0 && space.trimmed.is_empty() { 0.0 } else { f64::INFINITY };
+    seconds.is_finite().then_some((seconds, open)).ok_or(unseen)
 }
