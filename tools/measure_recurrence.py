@@ -41,7 +41,7 @@ def furthest(ours, theirs):
 def wrong(recurrence, walk, way, every, sizes):
     inputs, grad = drawn(2, 2 * every + 3, *sizes[2:])
     out, states = walk.forward(*inputs, 0, every, way)
-    ours = [out, *walk.backward((*inputs, states), grad, 0, every, way)]
+    ours = [out, *walk.backward((*inputs, states), grad, 0, every, way=way)]
     wide = [t.double() for t in inputs]
     out, states = recurrence.forward(*wide, 0, every)
     theirs = [out, *recurrence.backward((*wide, states), grad.double(), 0, every)]
@@ -71,7 +71,7 @@ def timed(recurrence, walk, way, every, sizes):
     inputs, grad = drawn(*sizes)
     states = walk.forward(*inputs, 0, every, way)[1]
     forward = milliseconds(lambda: walk.forward(*inputs, 0, every, way))
-    backward = milliseconds(lambda: walk.backward((*inputs, states), grad, 0, every, way))
+    backward = milliseconds(lambda: walk.backward((*inputs, states), grad, 0, every, way=way))
     return off, forward, backward, states.numel() * 4 / 2**30
 
 

@@ -2,7 +2,8 @@
 
     check_started.py ENGINE SHARDWRIGHT [LM]      ENGINE: megatron (LM: the folder of Megatron-LM's scripts), torchtitan or fsdp2
 
-Nothing is appended to what `launch` wrote. A `torchrun` of this file's stands first on the PATH: it hands the script and its
+Nothing is appended to what `launch` wrote. Of Megatron's options, what no CPU has is taken out of the printed --engine-args; Muon
+is AdamW where its package is missing; packages are not checked (SHARDWRIGHT_PACKAGES=ignore). A `torchrun` of this file's stands first on the PATH: it hands the script and its
 arguments to what stands in for a GPU (`cpu_megatron.py`, `titan_boot.py`), and starts our own program as it is. What a CPU
 needs of Megatron is asked for at launch, by --engine-args.
 """
@@ -15,6 +16,8 @@ import os
 import pathlib
 import re
 import shlex
+import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -27,7 +30,7 @@ import os, sys
 words = sys.argv[1:]
 at = next(i for i, word in enumerate(words) if word == "-m" or word.endswith(".py"))
 script, rest = (words[at + 1], words[at + 2 :]) if words[at] == "-m" else (words[at], words[at + 1 :])
-os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29671")
+os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="{{PORT}}")
 boot = {{"torchtitan.train": ["{TOOLS}/titan_boot.py"], "train.py": [script]}}.get(script, ["{TOOLS}/cpu_megatron.py", script])
 os.execv(sys.executable, [sys.executable, "-W", "ignore", *boot, *rest])
 """
@@ -42,6 +45,8 @@ HYBRID = f'name = "hybrid"\npattern = "MFAF"\ndepth = 4\n{SIZES}[mlp]\nffn = 128
 OPTIMIZER = "" if importlib.util.find_spec("emerging_optimizers") else "--optimizer adamw"
 # Latent attention is Transformer Engine's alone: `check_latent_megatron.py` stands in for that.
 FLAGSHIP = ["", "--with mtp", "--with ngram_hash", "--with structure"]
+# How each prints the loss of a step; depths of prediction have losses of their own.
+LOSS = {"megatron": r"\| lm loss: +", "torchtitan": r"step: +\d+ +loss: +", "fsdp2": r"step \d+ loss +"}
 JOBS = {
     "megatron": [(DENSE, ""), (EXPERTS, "")] + [("nam56r-mini", f"--mode author_dp --seq 128 {OPTIMIZER} {flags}") for flags in FLAGSHIP],
     "torchtitan": [(DENSE, ""), (EXPERTS, "")],
@@ -84,14 +89,22 @@ def started(at: pathlib.Path, folder: pathlib.Path) -> str:
     tools = folder / "bin"
     tools.mkdir()
     shim = tools / "torchrun"
-    shim.write_text(SHIM)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shim.write_text(SHIM.replace("{PORT}", str(free.getsockname()[1])))
     shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
     # Kernels of a GPU are not here; what stands in for them is.
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SHARDWRIGHT_PACKAGES": "ignore", "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(["./launch.sh"], cwd=at, env=environment, capture_output=True, text=True, timeout=400, check=False)
-    text = re.sub(r"\x1b\[[0-9;]*m", "", ran.stdout + ran.stderr)
-    if ran.returncode:
-        sys.exit(f"{at}: ./launch.sh exits {ran.returncode}\n" + "\n".join(l for l in text.splitlines() if "RNG state" not in l)[-5000:])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    with subprocess.Popen(["./launch.sh"], cwd=at, env=environment, **pipes) as running:
+        try:
+            said, _ = running.communicate(timeout=400)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            said, _ = running.communicate()
+    text = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    if running.returncode:
+        sys.exit(f"{at}: ./launch.sh exits {running.returncode}\n" + "\n".join(l for l in text.splitlines() if "RNG state" not in l)[-5000:])
     return text
 
 
@@ -107,10 +120,11 @@ def main() -> None:
                 pathlib.Path(name).write_text(recipe)
             words = printed(shardwright, name, engine, flags)
             text = started(launched(shardwright, engine, words, folder, lm), folder)
-            losses = [float(found) for found in re.findall(r"(?:lm loss:|\bloss:?) +([0-9.E+-]+)", text)][:STEPS]
+            losses = [float(found) for found in re.findall(LOSS[engine] + r"([0-9.E+-]+)", text)]
             saved = [path.name for path in (folder / "checkpoints").glob("*/*") if path.name != "identity.json"]
             (summary,) = (json.loads(path.read_text()) for path in (folder / "logs").glob("*/summary-node0.json"))
-            label = f"{engine}: {re.search('name = .(\\w+)', recipe)[1] if chr(10) in recipe else recipe} {flags}".strip()
+            called = re.search(r'name = "(\w+)"', recipe)
+            label = f"{engine}: {called[1] if called else recipe} {flags}".strip()
             is_right = len(losses) == STEPS and losses[-1] < losses[0] and saved and summary["state"] == "finished"
             print(f"{'ok' if is_right else 'WRONG'} {label}: losses {losses}, saved {', '.join(sorted(saved))}", flush=True)
             if not is_right:

@@ -6,6 +6,7 @@ FOLDER holds `scans.py`, `recurrence.py` and `walk.py`. A scan over few chunks, 
 other in fp64; the recurrence's kernels, which only a GPU runs, to the loops of `recurrence.py` under Triton's interpreter.
 """
 
+import math
 import os
 import pathlib
 import sys
@@ -39,11 +40,11 @@ def scanned(length, chunk):
     return furthest([ours, *torch.autograd.grad(ours, inputs, grad)], [theirs, *torch.autograd.grad(theirs, inputs, grad)])
 
 
-# Small enough that steps are clipped.
-CLIP = 0.5
+# One that clips steps, and none.
+CLIP, CLIPS = 0.5, (0.5, math.inf)
 
 
-def walked(batch, length, heads, shared, key, value, time, every, way):
+def walked(batch, length, heads, shared, key, value, time, every, way, clip):
     import recurrence
     import walk
 
@@ -57,8 +58,8 @@ def walked(batch, length, heads, shared, key, value, time, every, way):
     theirs, theirs_kept = recurrence.forward(*bare, time, every)
     grad = torch.randn_like(theirs)
     ours, kept = walk.forward(*bare, time, every, way)
-    made = walk.backward((*bare, kept), grad, time, every, CLIP, way)
-    return furthest([ours, *made], [theirs, *recurrence.backward((*bare, theirs_kept), grad, time, every, CLIP)])
+    made = walk.backward((*bare, kept), grad, time, every, clip, way=way)
+    return furthest([ours, *made], [theirs, *recurrence.backward((*bare, theirs_kept), grad, time, every, clip)])
 
 
 def differentiated(time, every):
@@ -119,7 +120,7 @@ def main():
         (2, 11, 2, 1, 40, 16, 1, 8, None),
         (2, 6, 1, 1, 64, 16, 1, 1, None),
     )
-    steps = {f"walk of {size}": walked(*size) for size in sizes}
+    steps = {f"walk of {size}, clip {clip}": walked(*size, clip) for size in sizes for clip in CLIPS}
     wrong += [f"loops of {way}" for way in ((0, 1), (0, 3), (1, 1), (1, 4)) if not differentiated(*way)]
     wrong += [name for name, by in steps.items() if by > 1e-4]
     off["clipped loops"], apart = clipped()

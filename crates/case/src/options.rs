@@ -455,6 +455,8 @@ pub struct Options {
     pub ways: Ways,
     /// Documents that a sequence is packed of, where they see nothing of one another.
     pub documents: Option<Documents>,
+    /// Whether a script of one's own brings the model, as it may under DeepSpeed, and not the program that `launch` writes.
+    pub has_script: bool,
 }
 
 impl Options {
@@ -487,7 +489,14 @@ impl Options {
             shard_group: None,
             ways: Ways::PLAIN,
             documents: None,
+            has_script: false,
         }
+    }
+
+    /// The same around a model as Hugging Face writes it, which brings its own attention.
+    pub fn with_script(mut self) -> Options {
+        (self.has_script, self.kernels.attention) = (true, AttentionKernel::Flash2);
+        self
     }
 
     /// The same with products in this format.

@@ -59,6 +59,9 @@ fn named(event: &Event) -> (&str, &str) {
     (head.split(' ').next().unwrap_or_default(), words)
 }
 
+const FAILED_KERNEL: &str = "a kernel failed on the device: CUDA_LAUNCH_BLOCKING=1 in environment.set of the policy names \
+                             which, and compute-sanitizer where";
+
 /// What to do, by what the words say and else by their kind.
 fn hint(name: &str, words: &str) -> Option<String> {
     let has = |word: &str| words.contains(word);
@@ -77,11 +80,8 @@ fn hint(name: &str, words: &str) -> Option<String> {
             "unrecognized arguments",
             "the engine that is installed has no such flag: `python3 packages.py` in the launch directory says which version the launch was written for",
         ),
-        (
-            "unspecified launch failure",
-            "a kernel failed on the device: CUDA_LAUNCH_BLOCKING=1 in environment.set of the policy names which, and \
-             compute-sanitizer where",
-        ),
+        ("unspecified launch failure", FAILED_KERNEL),
+        ("illegal memory access", FAILED_KERNEL),
         ("Address already in use", "another run holds the port: end it, or name another job.port in the policy"),
         ("No space left on device", "free space on that volume, or name another folder in storage of the policy"),
         (

@@ -238,7 +238,7 @@ impl Ledger {
             }
             Ledger::Fsdp2(_) => "replay of a plain model under torch 2.11 FSDP2",
             Ledger::Deepspeed(_) => {
-                "replay of the program that launch writes under DeepSpeed 0.19.8, or of a plain model where it lacks a block"
+                "replay of the program that launch writes under DeepSpeed 0.19.8, or of a plain model where that program does not run the job"
             }
             Ledger::Nanotron(_) => "replay of nanotron, early 2025",
             Ledger::Shardwright(_) => "what this project's runtime declares to keep, and its buffers",

@@ -82,15 +82,11 @@ pub fn lay_out<'a>(question: Question<'a>, effort: Effort) -> Result<Space<'a>, 
     // chooses among layouts that the wider one has too.
     let wide = if free == *question.pinned { None } else { Space::new(Question { pinned: &free, ..question }).ok() };
     for mode in 0..space.modes.len() {
+        let Some(own) = weigh(&space, &space, mode).map_err(|finding| vec![finding])? else { continue };
         let of_all = wide.as_ref().and_then(|wide| weigh(&space, wide, mode).ok().flatten());
-        let weighed = match of_all {
-            Some(weighed) => Some(weighed),
-            None => weigh(&space, &space, mode).map_err(|finding| vec![finding])?,
-        };
-        if let Some((weights, useful)) = weighed {
-            space.modes[mode].keep_policies(&useful);
-            space.cut(mode, &weights);
-        }
+        let (weights, useful) = of_all.unwrap_or(own);
+        space.modes[mode].keep_policies(&useful);
+        space.cut(mode, &weights);
     }
     space.add_offered();
     if check_layouts(&space, effort).is_err() {
@@ -108,8 +104,24 @@ pub fn has_price(question: Question) -> bool {
 
 /// What is asked of a job, without its degrees.
 fn free_of_pins(pinned: &LayoutRequest) -> LayoutRequest {
-    let &LayoutRequest { world, global_batch, sequence, mode, engine, vocab_multiple, .. } = pinned;
-    LayoutRequest { world, global_batch, sequence, mode, engine, vocab_multiple, ..LayoutRequest::default() }
+    LayoutRequest {
+        tp: None,
+        sp: None,
+        cp: None,
+        pp: None,
+        vpp: None,
+        ep: None,
+        etp: None,
+        dp: None,
+        zero: None,
+        micro_batch: None,
+        microbatches: None,
+        schedule: None,
+        recompute: None,
+        boundaries: None,
+        balance: None,
+        ..pinned.clone()
+    }
 }
 
 /// What layers weigh and which recompute policies save anything, read off the first legal degrees of another space that

@@ -183,13 +183,14 @@ fn mamba_may_have_no_convolution() {
     assert_eq!(Recipe::parse(&bare.to_toml()).unwrap(), bare);
     let unused = bare.to_toml().replace("conv = 0", "conv = 0\nconv_bias = true");
     assert!(Recipe::parse(&unused).unwrap_err().iter().any(|f| f.rule == "recipe/unused-key"));
-    // Parts that lie apart are kept one by one; blocks of one's own are DeepSpeed's in both.
+    // Parts that lie apart are kept one by one; over tp blocks are those of a script of one's own in both.
     let (plain, bare) = (written("conv", &plain), written("bare", &bare));
-    let fit = |file: &str| json(&format!("fit {file} --on 8xH200 --engine deepspeed --zero 3 --seq 2048 --levers no"));
+    let fit =
+        |file: &str| json(&format!("fit {file} --on 8xH200 --engine deepspeed --tp 2 --zero 3 --seq 2048 --levers no"));
     let (before, after) = (fit(&plain), fit(&bare));
     assert!(peak(&after) > peak(&before), "{} {}", peak(&before), peak(&after));
-    let apart = (step(&after) / step(&before) - 1.0).abs();
-    assert!(apart > 0.0 && apart < 0.05, "{} {}", step(&before), step(&after));
+    // The one's scans run in the program's operations, the other's in kernels of whoever brings it.
+    assert!(step(&after) < step(&before), "{} {}", step(&before), step(&after));
     let splits = run(&format!("splits {bare} --tp 2")).stdout;
     assert!(splits.contains("in_proj") && !splits.contains("mamba.conv"), "{splits}");
     let job = format!("{bare} --on 8xH200 --engine megatron");

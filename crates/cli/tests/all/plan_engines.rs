@@ -212,3 +212,11 @@ fn what_has_no_price_is_named_beside_every_figure() {
     let step: Vec<&str> = fit.lines().filter(|line| line.starts_with("a step takes ")).collect();
     assert!(step.len() == 1 && step[0].contains(beside), "{fit}");
 }
+
+/// Cuts are weighed without what is pinned, and whether a layout has a price is asked with it.
+#[test]
+fn a_pinned_degree_that_no_ledger_replays_is_refused_by_the_ledger() {
+    let ran = run("plan qwen3-30b-a3b --engine deepspeed --ep 8 --on 8xH100");
+    assert_eq!(ran.code, 1, "{}", ran.stdout);
+    assert!(ran.stderr.contains("plan/ledger") && ran.stderr.contains("expert parallelism"), "{}", ran.stderr);
+}

@@ -17,6 +17,7 @@ const CHUNK: f64 = 64.0;
 /// layers are priced alike.
 pub(super) fn is_plain(shape: Shape) -> bool {
     matches!(shape.layout.engine, Some(Engine::Fsdp2 | Engine::Deepspeed))
+        && !shape.options.has_script
         && shape.options.kernels.elementwise != Elementwise::Fused
 }
 

@@ -17,7 +17,7 @@ pub(super) fn predict(row: &Value, allowed: u64) -> Result<Peaks, Why> {
         return Err("Liger's fused linear cross-entropy is not replayed".into());
     }
     let recipe = model::recipe(row, &Unsaid::llama())?;
-    let case = lay_out(recipe, &request(row)?, None)?;
+    let case = lay_out(recipe, &request(row)?, None)?.with_options(|options| *options = options.with_script());
     let ledger = Ledger::of_case(&case)?;
     // Data-parallel ranks hold the same.
     Peaks::replayed(case, &ledger, &[0], allowed)

@@ -133,7 +133,8 @@ def steps_backward(
             value = tl.load(v + at * v_t, here_v, 0.0).to(tl.float32)
             old, fresh, stay = olds[turn], added[turn], stays[turn]
             to_state += asked[:, None] * came[None, :]
-            to_state = tl.minimum(tl.maximum(to_state, -clip), clip)
+            # What is no number stays none.
+            to_state = tl.where(to_state > clip, clip, tl.where(to_state < -clip, -clip, to_state))
             inner = (1.0 - stay) * to_state * (1.0 - fresh * fresh)
             tl.store(to_q + at * step_k, tl.sum(state * came[None, :], 1), here_k)
             tl.store(to_keep + at * step_one + j, tl.sum(tl.sum(to_state * (old - fresh), 1), 0), j + beyond < 1)
@@ -192,7 +193,7 @@ def forward(keep, q, k, v, weight, time: int, every: int, way: Way | None = None
     return joined(out), states
 
 
-def backward(kept, grad, time: int, every: int, clip: float = math.inf, way: Way | None = None) -> tuple[torch.Tensor, ...]:
+def backward(kept, grad, time: int, every: int, clip: float = math.inf, *, way: Way | None = None) -> tuple[torch.Tensor, ...]:
     """Gradients of the five inputs, of which `kept` has the states behind."""
     keep, q, k, v, weight, states = kept
     way, grad = way or (ALL if every == 1 else FEW)[1], grad.contiguous()

@@ -88,8 +88,8 @@ def kernel() -> tuple[Callable | None, str]:
 # request 997), and on an H200 under Triton 3.6 two of five runs of twelve layers ended in a failed launch, and the
 # gradient's norm at one step differed by 5% between two runs.
 STAGES = 1
-# Of each published kernel, the warps, registers and other sizes that were fastest on an H200 (56 heads of 64, state 64).
-# Tuning compiles every configuration, one after another: minutes over all, and seconds over these.
+# Of each published kernel, the warps, registers and other sizes that were fastest on an H200 with pipelining (56 heads of 64,
+# state 64); without it nobody has timed them. Tuning compiles every configuration, one after another: minutes over all, and seconds over these.
 FASTEST = {
     "angle_dt_fwd_kernel": {"num_warps": 8},
     "mamba3_siso_fwd_kernel": {"num_warps": 4, "maxnreg": 256},
@@ -109,7 +109,9 @@ def narrow() -> None:
     for module in (angle_dt, mamba3_siso_bwd, mamba3_siso_fwd):
         for name, kernel in vars(module).items():
             if hasattr(kernel, "configs") and hasattr(kernel, "cache"):
-                safe = [one for one in kernel.configs if one.num_stages == STAGES] or kernel.configs
+                safe = [one for one in kernel.configs if one.num_stages == STAGES]
+                if not safe:
+                    raise RuntimeError(f"mamba_ssm's {name} has no configuration of {STAGES} stage")
                 wanted = FASTEST.get(name, USUAL) if is_hopper else {}
                 kernel.configs = [one for one in safe if has(one, wanted)] or safe
 

@@ -25,6 +25,7 @@ USAGE = re.compile(r"\S+: error: (.+)")
 KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
 # NCCL's watchdog is often the first to see that a kernel of another library has failed.
 WATCHDOG = re.compile(r"watchdog thread terminated with exception: (CUDA error: .+)")
+CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 STEP = re.compile(r"^(\s*(\[[^\]]*\]|\S*) ?iteration +\d+/|step \d+ loss |.*\bstep: +\d+ )")
 LIBRARY = re.compile(r"-packages/torch/|^<|/lib/python3[^/]*/(?!(site|dist)-packages)")
 ENDS = ("ChildFailedError", "SignalException")
@@ -69,7 +70,7 @@ class Finder:
         elif failed := WATCHDOG.search(text):
             self.causes.append(Cause("CUDA", failed.group(1), None, rank))
         elif killed := KILLED.search(text):
-            by = "killed from outside" if killed.group(1) in ("SIGKILL", "SIGTERM") else "the program crashed"
+            by = "the program crashed" if killed.group(1) in CRASHES else "killed from outside"
             self.causes.append(Cause(killed.group(1), by, None, rank))
         elif usage := USAGE.match(text):
             self.causes.append(Cause("usage", usage.group(1), None, rank))

@@ -18,7 +18,7 @@ const FROM_SOURCE: [(&str, &str); 2] = [
         "fast_hadamard_transform",
         "install Dao-AILab/fast-hadamard-transform from source: the archive in the index lacks its kernels",
     ),
-    ("deep_ep", "install deepseek-ai/DeepEP from source"),
+    ("deep_ep", "install deepseek-ai/DeepEP from source (for HybridEP its branch hybrid-ep)"),
 ];
 
 /// Blocks and options of a launch, each with its packages.

@@ -47,6 +47,8 @@ pub struct DeepspeedOptions {
     pub on_nvme: bool,
     /// Which of a step's microbatches are walked; the figures are the same.
     pub microbatches: Microbatches,
+    /// Whether a script of one's own brings the model.
+    pub has_script: bool,
     /// Steps to replay; the second sees ZeRO 3's trace and the moments of ZeRO 1 and 2.
     pub steps: u32,
 }
@@ -78,6 +80,7 @@ impl DeepspeedOptions {
             offload_param: None,
             on_nvme: false,
             microbatches: Microbatches::Steady,
+            has_script: false,
             steps: 3,
         }
     }

@@ -1,7 +1,7 @@
 //! Sums for engines whose ledgers wrap units of a plain model: FSDP2, DeepSpeed, nanotron.
 //!
 //! What such a stage holds grows evenly with its layers, with the microbatches in flight and with
-//! those of a step. So the real ledger is replayed over three and four layers of each kind, under
+//! those of a step. So the real ledger is replayed over three layers of each kind and a few more ([`longer`]), under
 //! the layout's own ZeRO stage and shards, and the line through both is extrapolated out to the depth.
 //! Forward, loss, backward and optimizer are extrapolated out each by itself, because which of them is
 //! highest changes with depth. Of several kinds every layer adds its own, and the highest start
@@ -22,12 +22,12 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Layers of the shorter probe; the longer one has one more. Of three, the one in the middle has a
+/// Layers of the shorter probe. Of three, the one in the middle has a
 /// neighbour gathered on one side and one reduced on the other.
 const SHORT: usize = 3;
 
-/// Layers that the longer probe has more. DeepSpeed below ZeRO 3 gathers gradients in buckets that a few layers fill, so that
-/// one layer more tells little.
+/// How many more layers the longer probe has. Below ZeRO 3 DeepSpeed gathers gradients in buckets that several layers fill: one
+/// more layer may add a whole bucket or nothing.
 fn longer(layout: &Layout) -> usize {
     let fills_buckets = layout.engine == Some(Engine::Deepspeed) && layout.zero < ZeroStage::Three;
     if fills_buckets { 5 } else { 1 }
@@ -246,9 +246,9 @@ impl Extrapolated {
         let stage = AtStage { layout, role, flights: layout.pp.get() - index, share, ask };
         let mut start: Option<Figures> = None;
         let mut layers = Figures::default();
+        let more = longer(layout) as i64;
         for (kind, &count) in shape.layers.entries().filter(|(_, count)| **count > 0) {
             let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + longer(layout))?);
-            let more = longer(layout) as i64;
             let base = short.towards(long, -(SHORT as i64), more);
             start = Some(start.map_or(base, |other| other.each(base, i64::max)));
             layers =
@@ -274,8 +274,8 @@ impl Extrapolated {
         let state_of = |figures: &Figures| figures.grows[LINES..LINES + 3].iter().sum::<i64>().max(0) as u64;
         let none = PerKind::new(&self.kinds, |_| 0);
         let (mut state, mut saved, mut ends) = (none.clone(), none, 0);
+        let more = longer(layout) as i64;
         for (kind, _) in self.kinds.all() {
-            let more = longer(layout) as i64;
             let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + longer(layout))?);
             let each = long.each(short, |a, b| scaled(a - b, 1, more));
             state[kind] = state_of(&each);

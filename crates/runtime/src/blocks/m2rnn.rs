@@ -48,7 +48,7 @@ pub(crate) struct M2rnn {
     whole: usize,
     /// Added to the mean square of the gated norm.
     eps: f64,
-    /// What an element of a state's gradient is clipped to.
+    /// What an element of a state's gradient is clipped to; infinite where nothing is clipped.
     clip: f64,
     scan: Scan,
     link: Link,
@@ -263,7 +263,6 @@ struct Matrix<R> {
     rate: Vec<R>,
     square: Mat<R>,
     skip: Mat<R>,
-    /// What an element of a state's gradient is clipped to.
     clip: R,
     dqkv: Mat<R>,
     dforget: Mat<R>,

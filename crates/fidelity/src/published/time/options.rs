@@ -20,6 +20,8 @@ use serde_json::Value;
 pub(super) fn set_day(options: &mut Options, row: &Value, family: Family, case: &Case) {
     options.again = again(row);
     options.shard_group = row["layout"]["fsdp"].as_u64().filter(|group| *group > 1);
+    // Its rows ran models of Hugging Face.
+    options.has_script = family == Family::Deepspeed;
     let kernels = &mut options.kernels;
     kernels.attention = attention(family, is_hopper_or_newer(case));
     kernels.blocking = waits_for_launches(row, family);

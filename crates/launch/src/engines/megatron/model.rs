@@ -474,7 +474,7 @@ fn gated_delta(recipe: &Recipe, list: &mut List) {
 fn vocabulary(job: &Job, list: &mut List) {
     list.set(NATIVE, "--vocab-size", job.recipe.vocab, "recipe.vocab", "rows of the token table before padding");
     if job.policy.data.tokenizer.is_some() {
-        let why = "the tokenizer's size would take its place";
+        let why = "the tokenizer's size would take its place; a larger tokenizer does not fit this table";
         let padded = job.layout.padded_vocab(job.recipe.vocab);
         list.set(NATIVE, "--padded-vocab-size", padded, "recipe.vocab", why);
     }
