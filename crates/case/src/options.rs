@@ -8,7 +8,7 @@
 use crate::asked::PrecisionChoice;
 use crate::documents::Documents;
 use crate::ways::Ways;
-use layout::Engine;
+use layout::{Engine, Layout};
 use recipe::precision::Precision;
 use recipe::{Dtype, Recipe};
 use units::named;
@@ -491,6 +491,11 @@ impl Options {
             documents: None,
             has_script: false,
         }
+    }
+
+    /// Whether a script brings the model under DeepSpeed: the program that `launch` writes splits over replicas alone.
+    pub fn is_of_script(&self, layout: &Layout) -> bool {
+        self.has_script || layout.tp.splits() || layout.cp.splits()
     }
 
     /// The same around a model as Hugging Face writes it, which brings its own attention.

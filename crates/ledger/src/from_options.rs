@@ -235,7 +235,7 @@ impl DeepspeedOptions {
             offload_optimizer,
             offload_param: asked.offload_params.then_some(Offload::DEFAULT),
             on_nvme: asked.on_nvme,
-            has_script: asked.has_script,
+            has_script: asked.is_of_script(layout),
             ..DeepspeedOptions::defaults()
         })
     }

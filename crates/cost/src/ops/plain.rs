@@ -16,9 +16,12 @@ const CHUNK: f64 = 64.0;
 /// Whether mixers run so, rather than in an engine's fused kernels. Nobody has counted what a compiler makes of them: compiled
 /// layers are priced alike.
 pub(super) fn is_plain(shape: Shape) -> bool {
-    matches!(shape.layout.engine, Some(Engine::Fsdp2 | Engine::Deepspeed))
-        && !shape.options.has_script
-        && shape.options.kernels.elementwise != Elementwise::Fused
+    let is_ours = match shape.layout.engine {
+        Some(Engine::Fsdp2) => true,
+        Some(Engine::Deepspeed) => !shape.options.is_of_script(shape.layout),
+        _ => false,
+    };
+    is_ours && shape.options.kernels.elementwise != Elementwise::Fused
 }
 
 /// Mamba-2: one scan, a convolution, keys and queries copied to every head.

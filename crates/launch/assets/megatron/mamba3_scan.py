@@ -89,7 +89,8 @@ def kernel() -> tuple[Callable | None, str]:
 # gradient's norm at one step differed by 5% between two runs.
 STAGES = 1
 # Of each published kernel, the warps, registers and other sizes that were fastest on an H200 with pipelining (56 heads of 64,
-# state 64); without it nobody has timed them. Tuning compiles every configuration, one after another: minutes over all, and seconds over these.
+# state 64); without it nobody has timed them. Tuning compiles every configuration, one after another: minutes over all, and
+# seconds over these.
 FASTEST = {
     "angle_dt_fwd_kernel": {"num_warps": 8},
     "mamba3_siso_fwd_kernel": {"num_warps": 4, "maxnreg": 256},

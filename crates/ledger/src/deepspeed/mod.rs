@@ -84,13 +84,9 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
     if options.accumulates_wide() && layout.zero == ZeroStage::Zero {
         return refuse("fp32 gradients without ZeRO under DeepSpeed", "it accumulates them in bf16 there");
     }
-    // Our program splits over replicas alone and steps with AdamW; a script of one's own has blocks as others write them.
+    // Our program steps with AdamW; a script of one's own has blocks as others write them.
     let is_adam = recipe.tensors().iter().all(|tensor| tensor.is_frozen || tensor.optimizer == Optimizer::AdamW);
-    let is_own = is_adam
-        && !options.has_script
-        && crate::fsdp2::missing(recipe).is_empty()
-        && !layout.tp.splits()
-        && !layout.cp.splits();
+    let is_own = is_adam && !options.has_script && crate::fsdp2::missing(recipe).is_empty();
     let blocks = if is_own { Blocks::Emitted } else { Blocks::Common };
     let mut config = Config::new(Place { blocks, recipe, layout, stages, rank })?;
     config.edges_apart = true;

@@ -246,13 +246,13 @@ impl Extrapolated {
         let stage = AtStage { layout, role, flights: layout.pp.get() - index, share, ask };
         let mut start: Option<Figures> = None;
         let mut layers = Figures::default();
-        let more = longer(layout) as i64;
+        let further = longer(layout);
         for (kind, &count) in shape.layers.entries().filter(|(_, count)| **count > 0) {
-            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + longer(layout))?);
-            let base = short.towards(long, -(SHORT as i64), more);
+            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + further)?);
+            let base = short.towards(long, -(SHORT as i64), further as i64);
             start = Some(start.map_or(base, |other| other.each(base, i64::max)));
-            layers =
-                layers.each(long.each(short, |a, b| a - b), |all, each| sum(all, scaled(each, count as i64, more)));
+            layers = layers
+                .each(long.each(short, |a, b| a - b), |all, each| sum(all, scaled(each, count as i64, further as i64)));
         }
         let start = start.ok_or_else(|| Unmodelled::new("an empty stage", "it holds no layers"))?;
         let more = self.more_microbatches(&stage, shape)?;
@@ -274,13 +274,13 @@ impl Extrapolated {
         let state_of = |figures: &Figures| figures.grows[LINES..LINES + 3].iter().sum::<i64>().max(0) as u64;
         let none = PerKind::new(&self.kinds, |_| 0);
         let (mut state, mut saved, mut ends) = (none.clone(), none, 0);
-        let more = longer(layout) as i64;
+        let further = longer(layout);
         for (kind, _) in self.kinds.all() {
-            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + longer(layout))?);
-            let each = long.each(short, |a, b| scaled(a - b, 1, more));
+            let (short, long) = (self.flying(&stage, kind, SHORT)?, self.flying(&stage, kind, SHORT + further)?);
+            let each = long.each(short, |a, b| scaled(a - b, 1, further as i64));
             state[kind] = state_of(&each);
             saved[kind] = each.grows[LINES + 3].max(0) as u64;
-            ends = state_of(&short.towards(long, -(SHORT as i64), more)).max(ends);
+            ends = state_of(&short.towards(long, -(SHORT as i64), further as i64)).max(ends);
         }
         // Table and head are the same size; a tied one stands at both ends.
         let end = if self.bare.tied { ends } else { ends / 2 };
