@@ -217,7 +217,6 @@ fn megatron_overlap(case: &Case) -> String {
     let (layout, overlap) = (&case.layout, &case.options.overlap);
     let on = Header::of(case).overlap;
     let mut text = match on.as_slice() {
-        // `--overlap-grad-reduce` is emitted all the same: Megatron hides what travels, and on one replica nothing does.
         [] if overlap.gradients => "nothing travels that could be hidden".to_string(),
         [] => "nothing is on".to_string(),
         on => format!("on: {}", on.join(", ")),

@@ -3,7 +3,7 @@
 use crate::common;
 use case::Seams;
 use launch::{Argument, Kind};
-use layout::{Engine, LayoutRequest};
+use layout::{Engine, LayoutRequest, ZeroStage};
 use recipe::{Mixer, Mode};
 use serde_json::Value;
 
@@ -247,6 +247,24 @@ fn nam56r_author_dp_names_its_patch_points() {
     assert_eq!((&blocks["unfilled"], &blocks["patches"]), (&serde_json::json!([]), &serde_json::json!([])));
     assert!(emission.arguments.iter().any(|a| a.flag == "--tensor-model-parallel-size" && a.values == ["1"]));
     assert!(!emission.arguments.iter().any(|a| a.flag == "--sequence-parallel"));
+}
+
+/// On one replica no gradient travels: buckets would only be tested for numbers one by one. Experts' products have new sizes
+/// in every step, whose algorithms cuBLASLt is told to keep.
+#[test]
+fn a_step_on_one_replica_waits_for_no_bucket() {
+    let told = |name: &str, dp: u64, zero: ZeroStage| {
+        let request = LayoutRequest { world: Some(dp), tp: Some(1), zero: Some(zero), ..LayoutRequest::default() };
+        let request = LayoutRequest { engine: Some(Engine::Megatron), ..request };
+        let emission = common::Case::new(&common::recipe(name), &request, Seams::Refuse).unwrap().emit().unwrap();
+        let overlaps = emission.arguments.iter().any(|a| a.flag == "--overlap-grad-reduce");
+        (overlaps, emission.environment.iter().any(|v| v.name == "CUBLASLT_HEURISTICS_CACHE_CAPACITY"))
+    };
+    let both = |name: &str| [told(name, 1, ZeroStage::Zero), told(name, 2, ZeroStage::Zero)];
+    assert_eq!(both("qwen3-30b-a3b"), [(false, true), (true, true)]);
+    assert_eq!(both("llama3-8b"), [(false, false), (true, false)]);
+    // A distributed optimizer gathers weights under forward, which Megatron refuses without it.
+    assert_eq!(told("llama3-8b", 1, ZeroStage::One), (true, false));
 }
 
 /// Fused experts read gates and linear halves in turns, in blocks that a checkpoint shows in no shape: whoever loads it has

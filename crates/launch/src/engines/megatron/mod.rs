@@ -17,7 +17,7 @@ use crate::job::Job;
 use case::options::EpOverlap;
 use diag::{Blame, Finding, quote};
 use layout::ZeroStage;
-use recipe::Seam;
+use recipe::{Mixer, Seam};
 
 pub use depth::Shape;
 pub use model::{GLU_BLOCK, fuses_experts};
@@ -104,6 +104,10 @@ fn unsayable(object: &str, message: impl Into<String>) -> Finding {
     Finding::error("megatron/unsayable", Blame::Engine, object, message)
 }
 
+/// Algorithms that cuBLASLt remembers by the sizes of a product. It keeps 8,192 unless told otherwise, and routed tokens
+/// bring up to six products an expert and microbatch in sizes of their own.
+const ALGORITHMS: u64 = 1 << 18;
+
 /// The environment: the engine's own rule about streams, and where things are kept.
 pub fn environment(job: &Job) -> Vec<EnvVar> {
     let mut all = Vec::new();
@@ -121,6 +125,10 @@ pub fn environment(job: &Job) -> Vec<EnvVar> {
     if fuses_experts(job) {
         // core/transformer/moe/experts.py asserts it, and Transformer Engine registers its fused operations by it.
         all.push(EnvVar::new("NVTE_CUTEDSL_FUSED_GROUPED_MLP", 1, "experts' products and activation in fused kernels"));
+    }
+    if job.recipe.uses(Mixer::Moe) && !fuses_experts(job) {
+        let why = "products of experts have new sizes in every step: algorithms chosen once are kept";
+        all.push(EnvVar::new("CUBLASLT_HEURISTICS_CACHE_CAPACITY", ALGORITHMS, why));
     }
     all.extend(crate::tuning::environment(job));
     all.extend(storage_environment(job));

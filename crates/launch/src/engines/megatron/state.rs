@@ -109,6 +109,11 @@ fn options(job: &Job, list: &mut List) {
 fn applies(job: &Job, word: &Word) -> bool {
     let has_experts = job.recipe.uses(Mixer::Moe);
     match word.name {
+        // On one replica nothing travels, and every bucket's test for numbers would still wait for the device. A distributed
+        // optimizer overlaps its gathers only beside it.
+        "--overlap-grad-reduce" => {
+            job.layout.zero != ZeroStage::Zero || job.layout.dense_shards() > 1 || job.layout.edp.splits()
+        }
         "--overlap-param-gather" => job.layout.zero != ZeroStage::Zero,
         "--rope-fusion" => matches!(job.recipe.positions, recipe::Positions::Rope(_)) || job.recipe.is_latent(),
         "--tp-comm-overlap" => job.layout.tp.splits(),
