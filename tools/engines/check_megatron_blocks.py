@@ -34,7 +34,7 @@ def package(at: pathlib.Path, blocks: dict):
     folder.mkdir(parents=True)
     for source in [*(ASSETS / "megatron").glob("*.py"), ASSETS / "fsdp2/recurrence.py", ASSETS / "fsdp2/walk.py"]:
         shutil.copy(source, folder)
-    nothing = {"mamba3": None, "m2rnn": None, "shared_expert": None, "ngram_hash": None, "structure": None}
+    nothing = {"mamba3": None, "m2rnn": None, "shared_expert": None, "sparse": False, "ngram_hash": None, "structure": None}
     (folder / "blocks.json").write_text(json.dumps({**nothing, "patches": [], "unfilled": [], **blocks}))
 
 

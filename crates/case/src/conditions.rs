@@ -6,6 +6,7 @@ mod expert_fusion;
 pub(crate) mod precision_aware;
 mod sparse;
 
+pub use sparse::{SparseKernels, kernels as sparse_kernels};
 pub(crate) use sparse::{kernels_decline as sparse_kernels_decline, seam as sparse_seam};
 
 use crate::options::{

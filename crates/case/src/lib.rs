@@ -26,7 +26,7 @@ pub use build::{
 };
 pub use choices::{Axis, Choices, Tried, useful_modules};
 pub use conditions::precision_aware::is_used as is_precision_aware;
-pub use conditions::{is_about_widths, unmet};
+pub use conditions::{SparseKernels, is_about_widths, sparse_kernels, unmet};
 pub use difference::{Difference, Part};
 pub use documents::Documents;
 pub use kinds::{KindId, LayerKinds, PerKind};

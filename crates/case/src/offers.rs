@@ -9,7 +9,7 @@ use hardware::Cluster;
 use layout::{Engine, Layout, Recompute};
 use recipe::import::megatron_args::shell_words;
 use recipe::kinds::mamba::Mamba;
-use recipe::{Mixer, Recipe};
+use recipe::{Mixer, Mode, Recipe};
 
 /// Of a step, less than this is not worth a flag.
 pub const WORTH: f64 = 0.01;
@@ -120,7 +120,9 @@ fn of_megatron(recipe: &Recipe, options: &Options, on: Option<&Cluster>) -> Vec<
     let sparse = recipe.features.dsa().is_some() && !kernels.sparse_fusion;
     let overlap = has_experts && options.overlap.ep == EpOverlap::None && recipe.layers.iter().all(is_transformer);
     // A graph needs the same shapes in every step, and graphs of our own mixers were never run.
-    let brought = has(Mixer::Recurrent) || matches!(recipe.mamba, Some(Mamba::Three(_)));
+    // Sparse attention may run in kernels of ours too.
+    let sparse_of_ours = recipe.features.dsa().is_some() && recipe.modes.contains(&Mode::AuthorDp);
+    let brought = has(Mixer::Recurrent) || matches!(recipe.mamba, Some(Mamba::Three(_))) || sparse_of_ours;
     let graphs = kernels.graphs.by == GraphsBy::None && options.documents.is_none() && !brought;
     let modules: Vec<&str> = [
         (has(Mixer::Attention), "attn"),

@@ -2,7 +2,7 @@
 //! MFU without them cannot be compared with another's; with them it says which lane it is of.
 
 use crate::lanes;
-use case::Case;
+use case::{Case, SparseKernels};
 use case::options::{AttentionKernel, Dispatch, Elementwise, EpOverlap, Options, TpOverlap};
 use case::ways::MomentumFormat;
 use case::words;
@@ -179,10 +179,11 @@ pub fn packages(case: &Case) -> Vec<(&'static str, &'static str)> {
     }
     let (recipe, kernels) = (&case.recipe, &case.options.kernels);
     let sparse = recipe.features.dsa().is_some();
+    let fused = case::sparse_kernels(recipe, &case.layout, &case.options);
     let travels = recipe.uses(Mixer::Moe);
     let all = [
         (sparse, "fast_hadamard_transform", "sparse attention asserts it"),
-        (sparse && kernels.sparse_fusion, "tilelang", "--dsa-kernel-backend tilelang"),
+        (sparse && fused == SparseKernels::Tilelang, "tilelang", "--dsa-kernel-backend tilelang"),
         (travels && kernels.dispatch == Dispatch::DeepEp, "deep_ep", "the dispatcher's DeepEP"),
         (travels && kernels.dispatch == Dispatch::HybridEp, "deep_ep", "the dispatcher's HybridEP"),
     ];

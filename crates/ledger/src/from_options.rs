@@ -60,7 +60,7 @@ fn graphs(recipe: &Recipe, asked: &Options) -> Result<GraphInputs, Unmodelled> {
 
 impl MegatronOptions {
     /// What a launch with these options allocates by.
-    pub(crate) fn from_options(recipe: &Recipe, asked: &Options) -> Result<MegatronOptions, Unmodelled> {
+    pub(crate) fn from_options(recipe: &Recipe, layout: &Layout, asked: &Options) -> Result<MegatronOptions, Unmodelled> {
         let dispatcher = match asked.kernels.dispatch {
             Dispatch::AllToAll => Dispatcher::AllToAll,
             Dispatch::AllGather => Dispatcher::AllGather,
@@ -107,7 +107,7 @@ impl MegatronOptions {
             permute_fusion: asked.kernels.permute_fusion,
             relu2_fusion: asked.kernels.relu2_fusion,
             expert_fusion: asked.kernels.expert_fusion,
-            sparse_fusion: asked.kernels.sparse_fusion,
+            sparse: case::sparse_kernels(recipe, layout, asked),
             graphs: graphs(recipe, asked)?,
             attention: match asked.kernels.attention {
                 AttentionKernel::Flash3 => AttentionBackend::Fused,

@@ -56,19 +56,65 @@ pub(crate) fn kernels_decline(recipe: &Recipe, layout: &Layout) -> Option<String
     })
 }
 
-/// Fused sparse attention that Megatron-Core's kernels decline, where a mode keeps custom blocks: kernels of one's own.
+/// What runs sparse attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SparseKernels {
+    /// Single operations of torch over every pair, by head.
+    Eager,
+    /// TileLang's, which Megatron-Core calls (`--dsa-kernel-backend tilelang`).
+    Tilelang,
+    /// Those that `launch` writes (`shardwright_megatron/sparse_kernels.py`).
+    Ours,
+}
+
+/// What runs a layout's sparse layers.
+pub fn kernels(recipe: &Recipe, layout: &Layout, options: &Options) -> SparseKernels {
+    let is_fused = options.kernels.sparse_fusion;
+    let is_ours = is_custom(layout) && ours_take(recipe, layout, options);
+    match is_fused && kernels_decline(recipe, layout).is_none() {
+        false if is_ours => SparseKernels::Ours,
+        // Declined and not ours: kernels that somebody brings, which are priced as TileLang's.
+        _ if is_fused => SparseKernels::Tilelang,
+        _ => SparseKernels::Eager,
+    }
+}
+
+/// Whether Megatron runs with blocks of one's own.
+fn is_custom(layout: &Layout) -> bool {
+    matches!(layout.engine, None | Some(Engine::Megatron)) && layout.mode == Some(Mode::AuthorDp)
+}
+
+/// Columns of a latent and of what turns beside it. Compiled for an H200 and an A100, a program of our backward fits their
+/// shared memory at these widths without spilling registers; at 256 columns of a latent it needs more than an A100 has.
+const COLUMNS: (u64, u64) = (128, 64);
+
+/// Whether our kernels run a recipe's sparse layers. They keep no documents apart, and read no ring.
+fn ours_take(recipe: &Recipe, layout: &Layout, options: &Options) -> bool {
+    let Some(attention) = recipe.attention() else { return false };
+    let AttentionKind::Mla(latent) = &attention.kind else { return false };
+    let fits = latent.kv_rank <= COLUMNS.0 && latent.rope_dim <= COLUMNS.1;
+    fits && recipe.features.dsa().is_some() && options.documents.is_none() && !layout.cp.splits()
+}
+
+/// Sparse attention in kernels that Megatron-Core does not have, where a mode keeps custom blocks.
 pub(crate) fn seam(recipe: &Recipe, layout: &Layout, options: &Options) -> Option<Seam> {
-    let is_custom = layout.engine == Some(Engine::Megatron) && layout.mode == Some(Mode::AuthorDp);
-    let wanted = kernels_decline(recipe, layout).filter(|_| is_custom && options.kernels.sparse_fusion)?;
+    let is_ours = kernels(recipe, layout, options) == SparseKernels::Ours;
+    let declined = kernels_decline(recipe, layout).filter(|_| options.kernels.sparse_fusion);
+    let wanted = match declined {
+        _ if !is_custom(layout) => return None,
+        Some(why) => format!("fused sparse attention, which Megatron-Core's kernels decline: {why}"),
+        None if is_ours => "sparse attention, which Megatron-Core runs by single operations over every pair".to_string(),
+        None => return None,
+    };
     let dsa = recipe.features.dsa()?;
     let layers = recipe.layers_with(Mixer::Attention).into_iter().zip(0u64..);
     Some(Seam {
         name: "sparse-kernels",
         layers: layers.filter(|(_, ordinal)| dsa.covers(*ordinal)).map(|(layer, _)| layer).collect(),
-        wanted: format!("fused sparse attention, which Megatron-Core's kernels decline: {wanted}"),
+        wanted,
         runs: "custom kernels".to_string(),
         gives_up: false,
-        filled_by: None,
+        filled_by: is_ours.then_some("shardwright_megatron/sparse.py"),
     })
 }
 
@@ -93,11 +139,14 @@ pub(super) fn rope_fusion(recipe: &Recipe, options: &Options) -> Option<Finding>
 
 #[cfg(test)]
 mod tests {
+    use super::{SparseKernels, kernels};
     use crate::{Asked, Case, Terms};
     use diag::Finding;
     use hardware::Cluster;
+    use layout::Layout;
     use recipe::Recipe;
     use recipe::import::megatron_args::shell_words;
+    use units::Degree;
 
     /// A recipe that is changed first, on 16 H200.
     fn case(words: &str, change: impl FnOnce(&mut Recipe)) -> Result<Case, Vec<Finding>> {
@@ -143,14 +192,30 @@ mod tests {
     }
 
     #[test]
-    fn authors_bring_kernels_where_those_decline() {
-        let names = |words: &str| {
-            let case = case(words, |_| {}).unwrap();
-            case.seams.iter().map(|seam| seam.name).collect::<Vec<_>>()
+    fn authors_have_our_kernels_where_those_decline() {
+        let seam = |words: &str, change: fn(&mut Recipe)| {
+            let case = case(words, change).unwrap();
+            let kernels = kernels(&case.recipe, &case.layout, &case.options);
+            let seam = case.seams.iter().find(|seam| seam.name == "sparse-kernels");
+            (kernels, seam.map(|seam| seam.filled_by.is_some()))
         };
         let own = SPARSE.replace("nemo_native", "author_dp");
-        assert!(!names(&own).contains(&"sparse-kernels"));
-        assert!(names(&format!("{own} {FUSED}")).contains(&"sparse-kernels"));
+        let fused = format!("{own} {FUSED}");
+        assert_eq!(seam(SPARSE, |_| {}), (SparseKernels::Eager, None));
+        assert_eq!(seam(&own, |_| {}), (SparseKernels::Ours, Some(true)));
+        assert_eq!(seam(&fused, |_| {}), (SparseKernels::Ours, Some(true)));
+        assert_eq!(seam(&fused, as_deepseek), (SparseKernels::Tilelang, None));
+        // Latents that are too wide for ours, and heads that are too many for theirs.
+        let neither = |recipe: &mut Recipe| {
+            as_deepseek(recipe);
+            recipe.attention.as_mut().unwrap().heads = 56;
+        };
+        assert_eq!(seam(&fused, neither), (SparseKernels::Tilelang, Some(false)));
+        assert_eq!(seam(&own, neither), (SparseKernels::Eager, None));
+        // They read no ring.
+        let case = case(&own, |_| {}).unwrap();
+        let ring = Layout { cp: Degree::new(2).unwrap(), ..case.layout.clone() };
+        assert_eq!(kernels(&case.recipe, &ring, &case.options), SparseKernels::Eager);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::elementwise::norm;
 use super::{Direction, Op, Shape, Stream, Work, sparse};
 use crate::flops::Convention;
 use crate::part::Part;
+use case::SparseKernels;
 use case::options::{AttentionKernel, Elementwise};
 use layout::ownership::Row;
 use layout::request::RecomputeModule;
@@ -73,16 +74,18 @@ pub(super) fn core(shape: Shape, stack: Stack, ops: &mut Vec<Op>) {
     let sequence = shape.layout.sequence as f64;
     let seen = Seen::of(shape, &attention, stack);
     let (masked, all) = (scores(shape, &heads, seen.all()), flops(shape, Convention::AllScores));
-    match windowed(shape, &attention, sequence) {
-        _ if sparse::is_eager(shape) => {
+    // TileLang's kernels are priced as attention over fewer keys.
+    let singly = sparse::kernels(shape).filter(|kernels| *kernels != SparseKernels::Tilelang);
+    match (windowed(shape, &attention, sequence), singly) {
+        (_, Some(kernels)) => {
             let dense = 1.0 - seen.sparse_share;
             let masked = scores(shape, &heads, seen.dense);
             if dense > 0.0 {
                 kernel(shape, &heads, Walk { masked, all: dense * all, share: dense, tokens: None }, ops);
             }
-            sparse::eager(shape, (seen.sparse_share, seen.indexed), ops);
+            sparse::layers(shape, kernels, (seen.sparse_share, seen.indexed), ops);
         }
-        Some(windows) if shape.options.kernels.attention != AttentionKernel::Unfused => {
+        (Some(windows), None) if shape.options.kernels.attention != AttentionKernel::Unfused => {
             let of = |keys: f64| 2.0 * shape.tokens * keys * heads.heads * (heads.qk_dim + heads.v_dim);
             let Windows { share, seen, walked } = windows;
             let others = Walk { masked: masked - share * of(seen), all, share: 1.0 - share, tokens: None };
@@ -102,7 +105,7 @@ pub(super) fn core(shape: Shape, stack: Stack, ops: &mut Vec<Op>) {
     if attention.sinks {
         sinks(shape, &heads, ops);
     }
-    if !sparse::is_eager(shape) {
+    if singly.is_none() {
         indexer(shape, seen.indexed, ops);
     }
 }

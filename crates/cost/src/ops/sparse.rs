@@ -6,6 +6,7 @@
 
 use super::{Direction, Op, Shape, Stream, Work};
 use crate::part::Part;
+use case::SparseKernels;
 use layout::request::RecomputeModule;
 use layout::{Engine, Recompute};
 use recipe::kinds::dsa::Dsa;
@@ -14,12 +15,21 @@ use recipe::kinds::mla::Mla;
 /// Time of products in fp32 over whole sequences against a scan's chunks: 51 TFLOP/s on an H200 where those have 30.
 const LARGE: f64 = 0.58;
 
+/// Our kernels at NAM56R's shape over four sequences of 4096 tokens on an H200, November 2026 (0.42 ms of scores, 1.03 of
+/// the choice, 0.51 of attention and 0.29 of its weights, backward 3.4 and of the indexer 1.2): time of products over
+/// gathered keys and of index scores against attention's, passes of `torch.topk` over scores, and bytes read and written
+/// for each that a key's gradient and an index key's have, which atomics add.
+const GATHERED: (f64, f64) = (2.05, 1.74);
+const SCORED: f64 = 1.28;
+const BEST: f64 = 15.6;
+const ADDED: (f64, f64) = (6.5, 4.6);
+
 /// Queries whose choice is scattered into a mask at a time (`scatter_topk_into_index_mask`), and the kernels of it.
 const SCATTERED: (f64, f64) = (256.0, 6.0);
 
-/// Whether sparse layers run eagerly.
-pub(super) fn is_eager(shape: Shape) -> bool {
-    is_absorbed(shape) && !shape.options.kernels.sparse_fusion
+/// What runs sparse layers, where their latents are absorbed into queries.
+pub(super) fn kernels(shape: Shape) -> Option<SparseKernels> {
+    is_absorbed(shape).then(|| case::sparse_kernels(shape.recipe, shape.layout, shape.options))
 }
 
 /// Whether sparse layers have their latents absorbed into queries: Megatron-Core's, which has no others.
@@ -134,6 +144,58 @@ impl Sizes {
         [self.product(scores, self.index.1)].into_iter().chain(INDEX.works(scores)).collect()
     }
 
+    /// Our kernel over chosen keys, whose heads fill blocks; a pass for the loss reads no values.
+    fn read(&self, weighs: bool) -> Vec<Work> {
+        let heads = match self.heads {
+            heads if heads <= 64.0 => (heads as u64).max(16).next_power_of_two() as f64,
+            heads => 64.0 * (heads / 64.0).ceil(),
+        };
+        let columns = match weighs {
+            true => GATHERED.0 * (self.width + self.latent),
+            false => GATHERED.1 * self.width,
+        };
+        let flops = 2.0 * self.queries * heads * self.chosen * columns;
+        vec![Work::Attention {
+            flops,
+            bytes: 2.0 * self.queries * self.heads * (self.width + self.latent),
+            tokens: self.keys,
+            rows: self.queries * self.heads,
+            dim: self.latent,
+            pass: Direction::Forward,
+        }]
+    }
+
+    /// Gradients of chosen keys are added where they belong, a number at a time.
+    fn read_back(&self) -> Vec<Work> {
+        vec![Work::bytes(ADDED.0 * 4.0 * self.queries * self.chosen * self.width, 2.0)]
+    }
+
+    /// Scores of every pair by our kernel, and torch's choice of the best.
+    fn chosen(&self) -> Vec<Work> {
+        let flops = self.pairs * self.index.0 * self.index.1;
+        let scores = Work::Attention {
+            flops: SCORED * flops,
+            bytes: 4.0 * self.pairs,
+            tokens: self.keys,
+            rows: self.queries * self.index.0,
+            dim: self.index.1,
+            pass: Direction::Forward,
+        };
+        let few = self.queries * self.chosen;
+        vec![scores, Work::bytes(BEST * 4.0 * self.pairs, 4.0), Work::bytes(26.0 * few, 3.0)]
+    }
+
+    fn chosen_back(&self) -> Vec<Work> {
+        vec![Work::bytes(ADDED.1 * 4.0 * self.queries * self.chosen * self.index.1, 3.0)]
+    }
+
+    /// The loss over chosen keys and its gradient.
+    fn learned(&self) -> Vec<Work> {
+        let mut works = self.read(false);
+        works.push(Work::bytes(110.0 * self.queries * self.chosen, 24.0));
+        works
+    }
+
     /// What the loss is taken against.
     fn target(&self) -> Vec<Work> {
         let mut works = vec![self.product(self.scores(), self.width)];
@@ -151,7 +213,7 @@ impl Sizes {
 }
 
 /// `share` of attention layers are sparse, and `indexed` of them choose.
-pub(super) fn eager(shape: Shape, (share, indexed): (f64, f64), ops: &mut Vec<Op>) {
+pub(super) fn layers(shape: Shape, kernels: SparseKernels, (share, indexed): (f64, f64), ops: &mut Vec<Op>) {
     if share == 0.0 {
         return;
     }
@@ -159,8 +221,17 @@ pub(super) fn eager(shape: Shape, (share, indexed): (f64, f64), ops: &mut Vec<Op
     let recipe::kinds::attention::AttentionKind::Mla(latent) = &attention.kind else { return };
     let sizes = of(shape, dsa, latent, attention.heads as f64 / shape.tp);
     let scaled = |works: Vec<Work>, share: f64| works.into_iter().map(|work| work.of(share)).collect::<Vec<_>>();
-    push(scaled(sizes.attention(), share), scaled(sizes.attention_back(), share), ops);
     around(shape, latent, share * sizes.heads, ops);
+    if kernels == SparseKernels::Ours {
+        push(scaled(sizes.read(true), share), scaled(sizes.read_back(), share), ops);
+        // The loss is taken in the pass that records gradients, and so is what it is taken against.
+        push(scaled(sizes.chosen(), indexed), scaled(sizes.chosen_back(), indexed), ops);
+        let learned = scaled(sizes.learned(), indexed);
+        let [forward, backward] = if recomputes(shape) { [Vec::new(), learned] } else { [learned, Vec::new()] };
+        ops.push(Op { block: None, scope: None, part: Part::Attention, modules: &[], forward, input: backward, weight: Vec::new() });
+        return;
+    }
+    push(scaled(sizes.attention(), share), scaled(sizes.attention_back(), share), ops);
     if indexed == 0.0 {
         return;
     }
@@ -217,6 +288,32 @@ mod tests {
     use crate::roofline::Meter;
     use case::options::Options;
     use hardware::Device;
+
+    /// The same of our kernels, over four sequences.
+    #[test]
+    fn our_kernels_take_what_was_timed() {
+        let sizes = Sizes {
+            heads: 56.0,
+            pairs: 4.0 * 4096.0 * 4096.0,
+            queries: 4.0 * 4096.0,
+            sequences: 4.0,
+            keys: 4096.0,
+            width: 128.0,
+            latent: 64.0,
+            index: (32.0, 64.0),
+            chosen: 256.0,
+        };
+        let recipe = recipe::builtin::find("nam56r").unwrap();
+        let options = Options::of(Some(Engine::Megatron), &recipe);
+        let meter = Meter::new(&Device::find("H200").unwrap(), &options).unwrap();
+        let [scores, best, _] = <[Work; 3]>::try_from(sizes.chosen()).unwrap();
+        let mut timed = vec![(scores, 0.423), (best, 1.029), (sizes.read(true)[0], 0.507), (sizes.read(false)[0], 0.287)];
+        timed.extend([(sizes.read_back()[0], 3.419), (sizes.chosen_back()[0], 1.197)]);
+        for (work, measured) in timed {
+            let milliseconds = 1e3 * meter.seconds(&work);
+            assert!((milliseconds / measured - 1.0).abs() < 0.05, "{milliseconds} of {measured} ms");
+        }
+    }
 
     /// One layer without its indexer at 128 heads of DeepSeek's latents and at NAM56R's 56 over two sequences of 4096
     /// tokens: milliseconds of attention forward and backward, and of the loss's scores, timed on an H200 with torch 2.11.

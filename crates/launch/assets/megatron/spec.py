@@ -56,6 +56,20 @@ def with_shared_expert(spec: ModuleSpec, sizes: dict | None) -> ModuleSpec:
     return replace(spec, submodules=replace(spec.submodules, moe_layer=layer))
 
 
+def with_sparse(spec: ModuleSpec, is_ours: bool) -> ModuleSpec:
+    """Sparse layers in our kernels."""
+    if not is_ours:
+        return spec
+    from .sparse import SparseAttention
+
+    layer = spec.submodules.dsa_layer
+    attention = layer.submodules.self_attention
+    core = replace(attention.submodules.core_attention, module=SparseAttention)
+    attention = replace(attention, submodules=replace(attention.submodules, core_attention=core))
+    layer = replace(layer, submodules=replace(layer.submodules, self_attention=attention))
+    return replace(spec, submodules=replace(spec.submodules, dsa_layer=layer))
+
+
 def patched(spec: ModuleSpec, patches: list[dict]) -> ModuleSpec:
     """Patches that the policy names."""
     for patch in patches:
@@ -70,6 +84,7 @@ def filled(spec: ModuleSpec, blocks: dict) -> ModuleSpec:
         names = ", ".join(blocks["unfilled"])
         raise NotImplementedError(f"no module is named in the policy's [seams] for: {names}")
     spec = with_shared_expert(with_mixers(spec, blocks), blocks["shared_expert"])
+    spec = with_sparse(spec, blocks["sparse"])
     return patched(spec, blocks["patches"])
 
 

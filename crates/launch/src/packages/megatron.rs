@@ -5,6 +5,7 @@ use super::{Package, Tool};
 use crate::emission::Emission;
 use crate::header;
 use crate::job::{Frontend, Job};
+use case::SparseKernels;
 use case::options::Accumulate;
 use recipe::kinds::mamba::Mamba;
 use recipe::{Mixer, Optimizer};
@@ -118,10 +119,11 @@ fn blocks(job: &Job) -> Vec<Package> {
         let fla = Package::new("flash-linear-attention", "G blocks").module("fla");
         all.push(fla.since("0.4.0", "0.4.0").below("0.5"));
     }
-    if job.recipe.uses(Mixer::Mamba) || job.recipe.uses(Mixer::GatedDelta) {
-        all.push(
-            Package::new("triton", "kernels of M and G blocks").since("3.5.0", "3.5.0").install("it comes with torch"),
-        );
+    let is_ours = case::sparse_kernels(job.recipe, job.layout, &job.case.options) == SparseKernels::Ours;
+    let uses = |mixer| job.recipe.uses(mixer);
+    if uses(Mixer::Mamba) || uses(Mixer::GatedDelta) || uses(Mixer::Recurrent) || is_ours {
+        let triton = Package::new("triton", "kernels of M, G and R blocks, and of sparse attention of ours");
+        all.push(triton.since("3.5.0", "3.5.0").install("it comes with torch"));
     }
     all
 }

@@ -10,6 +10,7 @@ use super::ops::{self, copy, grad, makes, passes, weight_grad};
 use super::rank::Rank;
 use super::rope::{Storing, rotate};
 use super::sparse;
+use case::SparseKernels;
 use layout::request::RecomputeModule;
 use replay::tape::{BF16, Tensor, WithoutOutput, checkpoint};
 use std::rc::Rc;
@@ -120,13 +121,18 @@ fn attend(c: &Rank, params: &MlaParams, inputs: &[Tensor]) -> Tensor {
     let [query, key, hidden, latent] = inputs else { unreachable!("the core has four inputs") };
     let key = sparse::over_cp(c, key, params.latent.kv_rank + params.latent.rope_dim);
     let s = sparse::Sizes::of(&c.config, &params.latent);
-    let Chosen { tokens: _chosen, loss } = indexer::choose(c, params, s, [query, &key], [hidden, latent]);
-    let out = match c.config.told.sparse_fusion {
-        true => sparse::fused(c, s, [query, &key]),
-        false => sparse::eager(c, s, [query, &key]),
+    let Chosen { tokens, loss, best } = indexer::choose(c, params, s, [query, &key], [hidden, latent]);
+    let (out, shares) = match c.config.told.sparse {
+        SparseKernels::Eager => (sparse::eager(c, s, [query, &key]), None),
+        SparseKernels::Tilelang => (sparse::fused(c, s, [query, &key]), None),
+        SparseKernels::Ours => {
+            let (out, shares) = sparse::ours(c, s, [query, &key], tokens.clone(), best.is_some());
+            (out, Some(shares))
+        }
     };
     let out = values(c, params, s, out);
-    let Some(loss) = loss else { return out };
+    let learned = best.zip(shares).map(|(best, shares)| indexer::learns(c, s, &best, shares));
+    let Some(loss) = loss.or(learned) else { return out };
     // `DSAIndexerLossAutoScaler`: the output carries the loss with it.
     let carrying = out.alias();
     c.tape.record(vec![out.edge(), loss.edge()], &[&carrying], vec![loss.clone()], |_, grads, saved| {

@@ -15,6 +15,7 @@ use super::params::{Norm, Param, Params};
 use super::rank::Rank;
 use super::rope::{Storing, rotate};
 use super::sparse::{self, Maker, over_cp};
+use case::SparseKernels;
 use recipe::Role;
 use replay::line::{Line, Origin};
 use replay::tape::{BF16, BYTE, FP32, INT32, INT64, Tape, Tensor};
@@ -50,8 +51,10 @@ impl IndexerParams {
 pub(super) struct Chosen {
     /// Places of keys, a row a query, where this layer chose them: a local until attention has run.
     pub tokens: Option<Tensor>,
-    /// The indexer's own loss, where it has one.
+    /// The indexer's own loss, where it has one and it is taken with the choice.
     pub loss: Option<Tensor>,
+    /// Scores of the chosen keys, where a loss is taken of them once attention has run.
+    pub best: Option<Tensor>,
 }
 
 /// Sizes of one indexer over a microbatch, in elements.
@@ -92,17 +95,18 @@ pub(super) fn choose(
 ) -> Chosen {
     let indexer = c.config.indexer.as_ref().expect("a sparse layer has an indexer's sizes");
     let sizes = Sizes::of(indexer, s);
-    let Some(params) = &params.indexer else { return Chosen { tokens: None, loss: None } };
+    let Some(params) = &params.indexer else { return Chosen { tokens: None, loss: None, best: None } };
     let before = c.tape.origin();
     c.tape.enter(Origin::Indexer { layer: params.layer });
     let scored = projected(c, params, indexer, inputs.map(Tensor::alias));
-    let chosen = match (c.config.told.sparse_fusion, c.tape.records()) {
-        (true, _) => in_kernels(c, sizes, scored),
-        (false, true) => naive(c, sizes, scored, heads),
-        (false, false) => {
+    let chosen = match (c.config.told.sparse, c.tape.records()) {
+        (SparseKernels::Tilelang, _) => in_kernels(c, sizes, scored),
+        (SparseKernels::Ours, _) => in_ours(c, sizes, scored),
+        (SparseKernels::Eager, true) => naive(c, sizes, scored, heads),
+        (SparseKernels::Eager, false) => {
             let m = Maker { tape: &c.tape, line: Line::Activations };
             drop(index_scores(m, sizes));
-            Chosen { tokens: Some(best(m, sizes)), loss: None }
+            Chosen { tokens: Some(best(m, sizes)), loss: None, best: None }
         }
     };
     if indexer.is_shared {
@@ -182,7 +186,7 @@ fn naive(c: &Rank, s: Sizes, scored: [Tensor; 3], heads: [&Tensor; 2]) -> Chosen
         t.work(s.attention.flops(s.attention.width));
         back(t, s)
     });
-    Chosen { tokens: Some(tokens), loss: Some(loss) }
+    Chosen { tokens: Some(tokens), loss: Some(loss), best: None }
 }
 
 /// `_compute_index_scores`, of which the masked sum is left.
@@ -329,5 +333,58 @@ fn in_kernels(c: &Rank, s: Sizes, scored: [Tensor; 3]) -> Chosen {
         drop(scaled);
         wide.map(|wide| Some(grad(t, wide.elements(), "index gradient"))).to_vec()
     });
-    Chosen { tokens: Some(tokens), loss: Some(loss).filter(|_| c.tape.records()) }
+    Chosen { tokens: Some(tokens), loss: Some(loss).filter(|_| c.tape.records()), best: None }
+}
+
+/// `Chosen` of `shardwright_megatron/sparse.py`: one kernel scores every pair, and what is kept is the choice.
+fn in_ours(c: &Rank, s: Sizes, scored: [Tensor; 3]) -> Chosen {
+    let rows = s.attention.tokens * s.chosen;
+    let scores = c.act_of(s.attention.pairs(), FP32, "index scores");
+    let best = c.act_of(rows, FP32, "best scores");
+    let wide = c.act_of(rows, INT64, "chosen tokens");
+    drop(scores);
+    let tokens = c.act_of(rows, INT32, "chosen tokens");
+    drop((wide, c.act_of(rows, BYTE, "no tokens")));
+    let edges = scored.iter().map(Tensor::edge).collect();
+    let saved = scored.into_iter().chain([tokens.clone()]).collect();
+    c.tape.record(edges, &[&best], saved, move |t, _, _saved| {
+        let of_query = grad(t, s.queries, "index query gradient");
+        let of_weights = grad(t, s.weights, "index weight gradient");
+        let _wide = grad_of(t, s.keys, FP32, "index key gradient");
+        vec![Some(of_query), Some(grad(t, s.keys, "index key gradient")), Some(of_weights)]
+    });
+    Chosen { tokens: Some(tokens), loss: None, best: Some(best).filter(|_| c.tape.records()) }
+}
+
+/// `with_loss` of the same: over chosen keys alone, against what all heads gave them.
+pub(super) fn learns(c: &Rank, s: sparse::Sizes, best: &Tensor, shares: Tensor) -> Tensor {
+    let chosen = best.elements();
+    let of = |width, name| c.act_of(chosen, width, name);
+    let unfilled = of(BYTE, "no tokens");
+    let logs = of(FP32, "index log scores");
+    let guess = of(FP32, "index log scores");
+    let sums = [0, 1].map(|_| c.act_of(s.tokens, FP32, "sums of the target"));
+    let target = of(FP32, "attention target");
+    drop(sums);
+    let clamped = of(FP32, "divergence");
+    let log = of(FP32, "divergence");
+    drop(clamped);
+    let difference = of(FP32, "divergence");
+    drop(log);
+    let terms = of(FP32, "divergence");
+    drop(difference);
+    let loss = c.act_of(1, FP32, "indexer loss");
+    drop((terms, guess, shares));
+    c.tape.record(vec![best.edge()], &[&loss], vec![logs, unfilled, target], move |t, _, saved| {
+        let of = || grad_of(t, chosen, FP32, "index score gradients");
+        let product = of();
+        let negated = of();
+        drop(product);
+        let filled = of();
+        drop(negated);
+        let out = of();
+        drop((filled, saved));
+        vec![Some(out)]
+    });
+    loss
 }

@@ -1,6 +1,6 @@
 //! What Megatron is told besides recipe and layout.
 
-use case::Documents;
+use case::{Documents, SparseKernels};
 use recipe::{Dtype, Recipe};
 use replay::allocator::Segments;
 use replay::tape::Microbatches;
@@ -216,8 +216,8 @@ pub struct MegatronOptions {
     /// Whether both products of experts and their activation run as Transformer Engine's fused operations
     /// (`--use-transformer-engine-op-fuser`). Megatron's default is no.
     pub expert_fusion: bool,
-    /// Whether TileLang's kernels score, choose and attend in sparse layers (`--dsa-kernel-backend`). Megatron's default is no.
-    pub sparse_fusion: bool,
+    /// What scores, chooses and attends in sparse layers. Megatron's default is single operations.
+    pub sparse: SparseKernels,
     /// Inputs that captured graphs hold.
     pub graphs: GraphInputs,
     /// Which kernel attention's core is. Megatron's default, `auto`, is cuDNN's on Hopper.
@@ -260,7 +260,7 @@ impl MegatronOptions {
             permute_fusion: false,
             relu2_fusion: false,
             expert_fusion: false,
-            sparse_fusion: false,
+            sparse: SparseKernels::Eager,
             graphs: GraphInputs::None,
             attention: AttentionBackend::Fused,
             precision_aware: None,

@@ -274,6 +274,32 @@ pub(super) fn fused(c: &Rank, s: Sizes, inputs: [&Tensor; 2]) -> Tensor {
     out
 }
 
+/// `Attention` of `shardwright_megatron/sparse.py`: what is read, sums of heads and, where the indexer learns, each chosen
+/// key's weight summed over heads. Keys' gradients are summed in fp32.
+pub(super) fn ours(c: &Rank, s: Sizes, inputs: [&Tensor; 2], tokens: Option<Tensor>, learns: bool) -> (Tensor, Tensor) {
+    let read = 2.0 * (s.rows() * (s.width + s.latent)) as f64 * chosen(c, s) as f64;
+    c.tape.work(read);
+    let out = c.act(s.rows() * s.latent, "latent output");
+    let sums = c.act_of(s.rows(), FP32, "logarithms of sums");
+    let blocks = if learns { s.heads.div_ceil(HEADS) } else { 0 };
+    let parts = c.act_of(blocks * s.tokens * chosen(c, s), FP32, "weights of chosen keys");
+    let shares = match blocks {
+        2.. => c.act_of(s.tokens * chosen(c, s), FP32, "weights of chosen keys"),
+        _ => parts,
+    };
+    let saved = inputs.map(Tensor::clone).into_iter().chain(tokens).chain([out.alias(), sums]).collect();
+    c.tape.record(inputs.map(Tensor::edge).to_vec(), &[&out], saved, move |t, _, _saved| {
+        t.work(2.5 * read);
+        let of_query = grad(t, s.queries(), "query gradient");
+        let _wide = grad_of(t, s.key(), FP32, "key gradient");
+        vec![Some(of_query), Some(grad(t, s.key(), "key gradient"))]
+    });
+    (out, shares)
+}
+
+/// Heads of a query that one program of our kernels reads for.
+const HEADS: u64 = 64;
+
 /// Keys of all context-parallel ranks in order (`gather_from_sequence_parallel_region`, then `index_select`).
 pub(super) fn over_cp(c: &Rank, key: &Tensor, width: u64) -> Tensor {
     if c.config.cp == 1 {

@@ -5,6 +5,7 @@ use super::super::list::{List, number};
 use super::{Shape, replaced, unsayable};
 use crate::emission::Kind;
 use crate::job::Job;
+use case::SparseKernels;
 use diag::Finding;
 use recipe::kinds::attention::{AttentionKind, QkNorm};
 use recipe::kinds::dsa::Dsa;
@@ -44,8 +45,8 @@ pub fn arguments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         // `dsa.py` trains no indexer without it; the figure is that of NAM56R's authors (cppmega, `recipes/megatron_args.py`).
         let why = "what the indexer's own loss weighs; the default is none, which trains no indexer";
         list.set(Kind::Policy, "--dsa-indexer-loss-coeff", "0.001", "features.dsa", why);
-        if job.case.options.kernels.sparse_fusion {
-            let why = "fused kernels have the indexer's loss over chosen tokens alone; over all of them it is eager";
+        if case::sparse_kernels(recipe, job.layout, &job.case.options) != SparseKernels::Eager {
+            let why = "the indexer's loss over chosen tokens alone: over all tokens Megatron runs it by single operations";
             list.switch(Kind::Policy, "--dsa-indexer-use-sparse-loss", "features.dsa", why);
         }
         shared_choices(recipe, dsa, list, findings);

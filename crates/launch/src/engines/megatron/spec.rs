@@ -36,6 +36,8 @@ const MODULES: &[(&str, &str, Option<&str>)] = &[
     ("recurrence.py", asset!("fsdp2/recurrence.py"), Some("recurrent-mixer")),
     ("walk.py", asset!("fsdp2/walk.py"), Some("recurrent-mixer")),
     ("shared_expert.py", asset!("megatron/shared_expert.py"), Some("shared-expert-activation")),
+    ("sparse.py", asset!("megatron/sparse.py"), Some("sparse-kernels")),
+    ("sparse_kernels.py", asset!("megatron/sparse_kernels.py"), Some("sparse-kernels")),
 ];
 
 /// Seams that a patch of the layers keeps, as opposed to what a built-in block replaced.
@@ -96,6 +98,7 @@ fn blocks(job: &Job) -> Value {
     json!({
         "mamba3": mamba3,
         "m2rnn": m2rnn,
+        "sparse": kept(job).any(|seam| seam.name == "sparse-kernels" && seam.filled_by.is_some()),
         "shared_expert": shared.map(|s| json!({"ffn": s.ffn, "activation": s.activation.name()})),
         "patches": kept(job).filter_map(|seam| patch(job, seam)).collect::<Vec<_>>(),
         "unfilled": job.unfilled(kept(job)),

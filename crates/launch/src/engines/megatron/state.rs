@@ -4,6 +4,7 @@ use super::super::list::{List, number};
 use super::{Shape, unsayable};
 use crate::emission::Kind;
 use crate::job::Job;
+use case::SparseKernels;
 use case::options::{EpOverlap, Scaling};
 use case::words::{self, Place, Takes, Word};
 use diag::Finding;
@@ -117,6 +118,9 @@ fn applies(job: &Job, word: &Word) -> bool {
         "--overlap-param-gather" => job.layout.zero != ZeroStage::Zero,
         "--rope-fusion" => matches!(job.recipe.positions, recipe::Positions::Rope(_)) || job.recipe.is_latent(),
         "--tp-comm-overlap" => job.layout.tp.splits(),
+        "--dsa-kernel-backend" => {
+            case::sparse_kernels(job.recipe, job.layout, &job.case.options) == SparseKernels::Tilelang
+        }
         name if name.starts_with("--moe-") || name.contains("-moe-") => has_experts,
         _ => true,
     }
