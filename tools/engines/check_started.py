@@ -31,7 +31,8 @@ words = sys.argv[1:]
 at = next(i for i, word in enumerate(words) if word == "-m" or word.endswith(".py"))
 script, rest = (words[at + 1], words[at + 2 :]) if words[at] == "-m" else (words[at], words[at + 1 :])
 os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="{{PORT}}")
-boot = {{"torchtitan.train": ["{TOOLS}/titan_boot.py"], "train.py": [script]}}.get(script, ["{TOOLS}/cpu_megatron.py", script])
+stand_in = "latent_megatron.py" if "--multi-latent-attention" in rest else "cpu_megatron.py"
+boot = {{"torchtitan.train": ["{TOOLS}/titan_boot.py"], "train.py": [script]}}.get(script, ["{TOOLS}/" + stand_in, script])
 os.execv(sys.executable, [sys.executable, "-W", "ignore", *boot, *rest])
 """
 ON_A_CPU = "--transformer-impl local --no-persist-layer-norm --no-rope-fusion --num-workers 0 --distributed-backend gloo --no-masked-softmax-fusion"
@@ -64,13 +65,13 @@ def printed(shardwright: str, recipe: str, engine: str, flags: str) -> list[str]
     return shlex.split(found[1])
 
 
-def launched(shardwright: str, engine: str, words: list[str], folder: pathlib.Path, lm: str) -> pathlib.Path:
+def launched(shardwright: str, engine: str, words: list[str], folder: pathlib.Path, lm: str, steps: int = STEPS) -> pathlib.Path:
     at = folder / "launch"
     policy = folder / "policy.toml"
     root = f'engine_root = "{lm}"\n' if engine == "megatron" else ""
     policy.write_text(
         f'[storage]\ncheckpoints = "{folder}/checkpoints"\nlogs = "{folder}/logs"\ndata = "{folder}/data"\ncaches = "{folder}/caches"\n'
-        f"forbid_root_volume = false\n[run]\nsteps = {STEPS}\nsave_every = {STEPS}\nlog_every = 1\nwarmup_steps = 1\nlearning_rate = 5e-3\n[job]\n{root}"
+        f"forbid_root_volume = false\n[run]\nsteps = {steps}\nsave_every = {steps}\nlog_every = 1\nwarmup_steps = 1\nlearning_rate = 5e-3\n[job]\n{root}"
     )
     if engine == "megatron":
         if "--engine-args" not in words:

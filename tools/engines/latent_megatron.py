@@ -52,6 +52,8 @@ def places() -> dict[str, type]:
     class Core(DotProductAttention):
         def __init__(self, *args: Any, k_channels: Any = None, v_channels: Any = None, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
+            if v_channels is not None:
+                self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
 
     return {
         "TENorm": WrappedTorchNorm,
@@ -84,6 +86,7 @@ def ready() -> None:
     from megatron.core.models.backends import LocalSpecProvider
 
     LocalSpecProvider.column_parallel_layer_norm_linear = lambda self: local["TELayerNormColumnParallelLinear"]
+    LocalSpecProvider.core_attention = lambda self: local["TEDotProductAttention"]
     cpu_megatron.ready()
 
 

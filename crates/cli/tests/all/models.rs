@@ -4,7 +4,7 @@
 use crate::common::{run_args, scratch};
 use recipe::import::hf::{self, Asked};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -80,21 +80,23 @@ fn planned(name: &str) -> Result<&'static str, String> {
 
 /// What an engine makes of a recipe.
 enum Cell {
-    /// It runs it: `yes`, or `own` where it wraps a model that the user brings.
+    /// It runs it: `runs` where a start of it is on record, `yes` where none is, or `own` where it wraps a model that the
+    /// user brings.
     Runs(&'static str),
     /// It is priced, and `launch` cannot say it.
     Priced(String),
     Refused(String),
 }
 
-fn asked(command: &str, file: &str, engine: &str, zero: &str, more: &[&str]) -> (Option<String>, i32) {
+/// The first error, the exit status and what was printed.
+fn asked(command: &str, file: &str, engine: &str, zero: &str, more: &[&str]) -> (Option<String>, i32, String) {
     let job = [command, file, "--on", "8xH200", "--engine", engine, "--dp", "8", "--zero", zero, "--mbs", "1"];
     let rest = ["--microbatches", "1", "--seq", "1024"];
     let ran = run_args(&[&job[..], &rest[..], more].concat());
     let errors = ran.stderr.lines().filter_map(|line| line.strip_prefix("error: "));
     // What does not fit is the model's size, not its kind.
     let error = errors.map(str::trim).find(|error| !error.ends_with("[launch/memory]"));
-    (error.map(without_layers), ran.code)
+    (error.map(without_layers), ran.code, ran.stdout)
 }
 
 /// A reason without the layers it names, which are those of this size.
@@ -107,8 +109,16 @@ fn without_layers(why: &str) -> String {
     }
 }
 
-fn runs(file: &str, engine: &str, zero: &str, is_ours: bool) -> Cell {
-    let (refused, code) = asked("fit", file, engine, zero, &["--levers", "no"]);
+/// Types and engines whose launch took two steps (`tools/engines/check_types.py`).
+fn started() -> BTreeSet<(String, String)> {
+    let text = std::fs::read_to_string(project().join("data/truth/hf_started.jsonl")).expect("rows");
+    let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a row"));
+    let word = |row: &Value, key: &str| row[key].as_str().expect("a word").to_string();
+    rows.filter(|row| row["losses"].is_array()).map(|row| (word(&row, "model_type"), word(&row, "engine"))).collect()
+}
+
+fn runs(file: &str, engine: &str, zero: &str, is_ours: bool, is_started: bool) -> Cell {
+    let (refused, code, _) = asked("fit", file, engine, zero, &["--levers", "no"]);
     if let Some(why) = refused {
         return Cell::Refused(why);
     }
@@ -116,10 +126,17 @@ fn runs(file: &str, engine: &str, zero: &str, is_ours: bool) -> Cell {
     if engine == "deepspeed" || (engine == "fsdp2" && !is_ours) {
         return Cell::Runs("own");
     }
-    match asked("launch", file, engine, zero, &["--allow-seams"]).0 {
-        Some(why) => Cell::Priced(why),
-        None => Cell::Runs("yes"),
+    let (refused, _, said) = asked("launch", file, engine, zero, &["--allow-seams", "--override-memory", "--json"]);
+    if let Some(why) = refused {
+        return Cell::Priced(why);
     }
+    let launch: Value = serde_json::from_str(&said).expect("a launch");
+    let brings = launch["seams"].as_array().expect("seams").iter().any(|seam| seam["filled_by"].is_null());
+    Cell::Runs(match (brings, is_started) {
+        (true, _) => "own",
+        (false, true) => "runs",
+        (false, false) => "yes",
+    })
 }
 
 struct Answer {
@@ -135,13 +152,15 @@ fn answers() -> Vec<Answer> {
     let known: Vec<&str> = hf::model_types().collect();
     let asked: Vec<(String, (Value, String))> =
         configs().into_iter().filter(|(name, _)| known.contains(&name.as_str())).collect();
+    let started = started();
     let answer = |name: &str, config: &Value, class: &str| {
         let imported = hf::import(&config.to_string(), &Asked { sequence: Some(1024), ..Asked::named(name) });
         let recipe = imported.unwrap_or_else(|findings| panic!("{name}: {findings:#?}")).recipe;
         let file = scratch(&format!("model-{name}.toml"), &recipe.to_toml());
         let is_ours = ledger::fsdp2::missing(&recipe).is_empty();
-        let by_engine =
-            ENGINES.map(|(engine, zero)| runs(file.to_str().expect("a path"), engine, zero, is_ours)).into();
+        let path = file.to_str().expect("a path");
+        let is_started = |engine: &str| started.contains(&(name.to_string(), engine.to_string()));
+        let by_engine = ENGINES.map(|(engine, zero)| runs(path, engine, zero, is_ours, is_started(engine))).into();
         Answer {
             name: name.to_string(),
             class: class.to_string(),

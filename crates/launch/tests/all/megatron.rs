@@ -298,6 +298,19 @@ fn a_lone_latent_norm_is_refused_in_the_engines_words() {
     assert!(findings[0].hint.as_deref().is_some_and(|hint| hint.contains("fsdp2")), "{findings:?}");
 }
 
+/// ERNIE 4.5 has such a router, and Megatron-Core 0.19.2 stopped at it.
+#[test]
+fn a_balancing_bias_under_softmax_is_refused_in_the_engines_words() {
+    let request =
+        LayoutRequest { world: Some(8), ep: Some(8), engine: Some(Engine::Megatron), ..LayoutRequest::default() };
+    let mut recipe = common::recipe("qwen3-30b-a3b");
+    recipe.moe.as_mut().unwrap().router.expert_bias = true;
+    let case = common::Case::new(&recipe, &request, Seams::Refuse).unwrap();
+    let findings = common::assert_refused(case.emit(), "megatron/unsayable");
+    let quote = findings[0].quote.as_ref().map(ToString::to_string).unwrap_or_default();
+    assert!(quote.contains("only supports 'sigmoid'"), "{findings:?}");
+}
+
 /// Megatron-Bridge 0.6.2 sets `model.moe_permute_fusion` in its own recipes of experts (`recipes/qwen/h100/qwen3_moe.py`).
 #[test]
 fn bridge_has_experts() {

@@ -370,6 +370,11 @@ fn router(moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
     if moe.router.expert_bias {
         let why = "a balancing bias that no gradient reaches";
         list.switch(NATIVE, "--moe-router-enable-expert-bias", "moe.router.expert_bias", why);
+        if moe.router.score == ScoreFunction::Softmax {
+            // transformer/transformer_config.py.
+            let finding = unsayable("moe.router.expert_bias", "a balancing bias goes with sigmoid scores alone, not softmax");
+            findings.push(finding.quote("Expert bias for aux-loss-free routing only supports 'sigmoid' and 'sqrtsoftplus' "));
+        }
         if let Some(rate) = moe.router.bias_update_rate {
             list.set(NATIVE, "--moe-router-bias-update-rate", float(rate), "moe.router.bias_update_rate", "its step");
         }
