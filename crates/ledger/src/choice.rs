@@ -3,9 +3,10 @@
 use super::deepspeed::{self, DeepspeedOptions};
 use super::from_options;
 use super::fsdp2::{self, Blocks, Fsdp2Options};
-use super::megatron::{self, MegatronOptions, State, Within};
+use super::megatron::{self, MegatronOptions};
 use super::nanotron::{self, NanotronOptions, PipelineEngine};
 use super::shardwright::{self, ShardwrightOptions};
+use super::within::{State, Within};
 use case::options::Format;
 use case::{Case, Options};
 use layout::{Engine, Layout, Schedule, StagePlan};
@@ -154,9 +155,10 @@ impl Ledger {
         Ledger::of(&case.recipe, &case.layout, &case.options)
     }
 
-    /// The same of the first step alone, which holds no more than all of them.
+    /// The same of the first two steps, which hold no more than all of them: optimizers make their state at the end of
+    /// the first, so that no step before the second holds all that a rank does.
     pub fn brief(&self) -> Ledger {
-        self.clone().over_steps(1)
+        self.clone().over_steps(2)
     }
 
     /// Replays a rank.
@@ -175,10 +177,20 @@ impl Ledger {
 
     /// Replays a rank until it is known to hold more than `most`, as far as the engine's ledger can end early.
     pub fn replay_within(&self, job: &RankJob, most: u64, state: State) -> Result<Within, Unmodelled> {
-        let Ledger::Megatron(options) = self else { return self.replay(job).map(Within::Whole) };
         let RankJob { recipe, layout, stages, rank } = *job;
         super::countable(recipe, layout, 1.0)?;
-        megatron::replay_within(&megatron::Job { recipe, layout, stages, rank, options }, most, state)
+        match self {
+            Ledger::Megatron(options) => {
+                megatron::replay_within(&megatron::Job { recipe, layout, stages, rank, options }, most, state)
+            }
+            Ledger::Fsdp2(options) if state == State::Here => {
+                fsdp2::replay_within(&fsdp2::Job { recipe, layout, stages, rank, options }, most)
+            }
+            Ledger::Deepspeed(options) if state == State::Here => {
+                deepspeed::replay_within(&deepspeed::Job { recipe, layout, stages, rank, options }, most)
+            }
+            _ => self.replay(job).map(Within::Whole),
+        }
     }
 
     /// Replays a rank and writes down what its allocator does.

@@ -12,9 +12,11 @@ pub mod megatron;
 pub mod nanotron;
 pub mod shardwright;
 mod walk;
+mod within;
 
 pub use choice::{Ledger, RankJob};
 pub use walk::work_of;
+pub use within::{State, Within};
 
 use layout::size::Sizes;
 use layout::{Layout, StagePlan};

@@ -16,6 +16,7 @@ mod zero;
 pub use host::HostBytes;
 pub use options::{DeepspeedOptions, Offload};
 
+use crate::Within;
 use crate::fsdp2::plain::{Blocks, Config, Model, Param, Place, Rank, Unit};
 use bf16::Bf16;
 use layout::ZeroStage;
@@ -37,6 +38,11 @@ pub type Job<'a> = super::Job<'a, DeepspeedOptions>;
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     Ok(run(&config(job)?, job, Watch::Nothing))
+}
+
+/// Replays one rank until its segments exceed `most` bytes.
+pub fn replay_within(job: &Job, most: u64) -> Result<Within, Unmodelled> {
+    Ok(Within::of(run_within(&config(job)?, job, Watch::Nothing, Some(most))))
 }
 
 /// Replays, and writes down what happens.
@@ -94,7 +100,13 @@ fn config(job: &Job) -> Result<Config, Unmodelled> {
 }
 
 fn run(config: &Config, job: &Job, watch: Watch) -> Replay {
+    run_within(config, job, watch, None).0
+}
+
+/// A replay, and the bytes by which it is over `most` where it ended for that.
+fn run_within(config: &Config, job: &Job, watch: Watch, most: Option<u64>) -> (Replay, Option<u64>) {
     let tape = Tape::new(watch.clone());
+    most.into_iter().for_each(|most| tape.end_above(most));
     let (model, units) = Model::new(config);
     let (engine, rank) = build(config, job, &units, &tape);
     let _table = Model::rotary_table(config, &tape);
@@ -104,6 +116,9 @@ fn run(config: &Config, job: &Job, watch: Watch) -> Replay {
         tape.reset_peaks();
         run_step(&rank, &model, &*engine, job.options.microbatches);
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
+        if tape.is_above() {
+            break;
+        }
         tape.enter(Origin::Optimizer);
         tape.reset_peaks();
         engine.step();
@@ -116,7 +131,11 @@ fn run(config: &Config, job: &Job, watch: Watch) -> Replay {
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
     }
-    replay
+    // What happened is written down to the end.
+    if matches!(watch, Watch::Nothing) {
+        tape.close();
+    }
+    (replay, tape.above())
 }
 
 /// The stage's engine, with every parameter hooked to it, and the rank it wraps.
@@ -170,5 +189,7 @@ fn run_step(c: &Rc<Rank>, model: &Model, engine: &dyn Zero, which: Microbatches)
         engine.end_of_backward(is_last);
     };
     c.tape.rounds(c.config.microbatches - 1, which, || engine.standing(), || run(false));
-    run(true);
+    if !c.tape.is_above() {
+        run(true);
+    }
 }

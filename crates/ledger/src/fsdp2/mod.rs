@@ -24,6 +24,7 @@ pub use options::{Edges, Fsdp2Options, Prefetch, Reshard};
 pub use plain::Blocks;
 pub use reference::missing;
 
+use crate::Within;
 use adapters::Adapters;
 use case::Ways;
 use case::ways::ElementStep;
@@ -51,6 +52,12 @@ pub fn refuse(job: &Job) -> Result<(), Unmodelled> {
 /// Replays one rank from an empty device through its steps.
 pub fn replay(job: &Job) -> Result<Replay, Unmodelled> {
     Ok(run(&config(job)?, teacher::config(job)?.as_ref(), job.options, Watch::Nothing))
+}
+
+/// Replays one rank until its segments exceed `most` bytes.
+pub fn replay_within(job: &Job, most: u64) -> Result<Within, Unmodelled> {
+    let (config, teacher) = (config(job)?, teacher::config(job)?);
+    Ok(Within::of(run_within(&config, teacher.as_ref(), job.options, Watch::Nothing, Some(most))))
 }
 
 /// Replays, and writes down what happens.
@@ -137,7 +144,19 @@ fn refuse_ways(config: &Config, options: &Fsdp2Options) -> Result<(), Unmodelled
 const MOST_OF_OWN_KERNELS: u64 = 1536;
 
 fn run(config: &Config, taught: Option<&Config>, options: &Fsdp2Options, watch: Watch) -> Replay {
+    run_within(config, taught, options, watch, None).0
+}
+
+/// A replay, and the bytes by which it is over `most` where it ended for that.
+fn run_within(
+    config: &Config,
+    taught: Option<&Config>,
+    options: &Fsdp2Options,
+    watch: Watch,
+    most: Option<u64>,
+) -> (Replay, Option<u64>) {
     let tape = Tape::new(watch.clone());
+    most.into_iter().for_each(|most| tape.end_above(most));
     let (model, units) = Model::new(config);
     let groups = groups(config, options, &units, &tape);
     let _table = Model::rotary_table(config, &tape);
@@ -161,6 +180,9 @@ fn run(config: &Config, taught: Option<&Config>, options: &Fsdp2Options, watch: 
             None => schedule::run_step(&rank, &model, &engine, &buffers, options.microbatches),
         }
         phases.push(Phase::read(&tape, PhaseKind::Passes(step)));
+        if tape.is_above() {
+            break;
+        }
         tape.enter(Origin::Optimizer);
         tape.reset_peaks();
         optimizer.step(&engine, &adapters, options);
@@ -177,7 +199,11 @@ fn run(config: &Config, taught: Option<&Config>, options: &Fsdp2Options, watch: 
         replay.holders = tape.wanted_holders();
         replay.retained = tape.holders().into_iter().filter(|holder| holder.line.is_of_a_step()).collect();
     }
-    replay
+    // What happened is written down to the end.
+    if matches!(watch, Watch::Nothing) {
+        tape.close();
+    }
+    (replay, tape.above())
 }
 
 /// One group a unit. The last layer's groups, and the edges, may keep what others give back.

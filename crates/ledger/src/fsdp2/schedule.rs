@@ -85,7 +85,12 @@ fn one_forward_one_backward(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers:
         drop((input, graph, output));
         engine.end_of_backward();
     };
-    (0..ahead).for_each(|_| run_forward());
+    for _ in 0..ahead {
+        if c.tape.is_above() {
+            return;
+        }
+        run_forward();
+    }
     c.tape.rounds(
         config.microbatches - ahead,
         which,
@@ -95,6 +100,9 @@ fn one_forward_one_backward(c: &Rc<Rank>, model: &Model, engine: &Fsdp, buffers:
             run_backward();
         },
     );
+    if c.tape.is_above() {
+        return;
+    }
     (0..ahead).for_each(|_| run_backward());
     engine.reduce_all();
 }

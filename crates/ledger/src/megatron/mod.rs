@@ -68,6 +68,7 @@ pub use options::{
 pub use replay::allocator::Segments;
 pub use replay::tape::Microbatches;
 
+use crate::{State, Within};
 use config::Config;
 use model::Chunk;
 use rank::Rank;
@@ -104,11 +105,7 @@ pub fn replay_within(job: &Job, most: u64, state: State) -> Result<Within, Unmod
         return replay(job).map(Within::Whole);
     }
     let until = Until::Over { steps: job.options.steps, most, state };
-    let (replay, missing) = run_within(Config::new(job)?, until, Watch::Nothing);
-    Ok(match missing {
-        Some(missing) => Within::Over { missing, walked: replay.operations },
-        None => Within::Whole(replay),
-    })
+    Ok(Within::of(run_within(Config::new(job)?, until, Watch::Nothing)))
 }
 
 /// Replays, and writes down what happens.
@@ -129,29 +126,6 @@ pub fn explain(job: &Job) -> Result<Replay, Unmodelled> {
     let found = run(config.clone(), until, Watch::Nothing);
     let event = found.highest().peak.event;
     Ok(run(config, until, Watch::Holders { at: event }))
-}
-
-/// Where AdamW's state is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// On the device.
-    Here,
-    /// On the host, all of it.
-    OnHost,
-}
-
-/// A replay that was to stay within so many bytes.
-#[derive(Clone, Debug)]
-pub enum Within {
-    /// It went to its end: it may have stayed within them.
-    Whole(Replay),
-    /// It ended early: so many bytes are missing at least.
-    Over {
-        /// Bytes by which it exceeds what it may hold, at least.
-        missing: u64,
-        /// Allocations that were walked to say so.
-        walked: u64,
-    },
 }
 
 /// How far a replay goes.

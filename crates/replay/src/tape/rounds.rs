@@ -117,7 +117,7 @@ fn script(rounds: &[Round]) -> Option<(&Script, usize)> {
 }
 
 impl Tape {
-    /// Runs `round` so many times, leaving out what is proven to change nothing. `engine` gives what is
+    /// Runs `round` so many times, or until the tape is above its ceiling, leaving out what is proven to change nothing. `engine` gives what is
     /// decided by and stands on no tape; counters that only grow belong into it relative to now.
     pub fn rounds(&self, count: u64, which: Microbatches, engine: impl Fn() -> Vec<u64>, mut round: impl FnMut()) {
         let mut left = count;
@@ -127,7 +127,7 @@ impl Tape {
             self.book().recorder = Some(Recorder::default());
             let (mut seen, mut kept): (VecDeque<Round>, usize) = (VecDeque::new(), 0);
             let mut player: Option<Player> = None;
-            while left > 0 {
+            while left > 0 && !self.is_above() {
                 match &mut player {
                     Some(player) => player.play(&mut self.book()),
                     None => round(),
@@ -154,12 +154,17 @@ impl Tape {
             }
             self.book().stop_looking();
             if let Some(mut player) = player {
-                (0..left).for_each(|_| player.play(&mut self.book()));
+                if !self.is_above() {
+                    (0..left).for_each(|_| player.play(&mut self.book()));
+                }
                 player.leave(&mut self.book());
                 left = 0;
             }
         }
         for _ in 0..left {
+            if self.is_above() {
+                return;
+            }
             round();
         }
     }

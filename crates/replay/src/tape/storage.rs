@@ -25,6 +25,8 @@ struct State {
     sequence: Cell<u64>,
     /// Whether nobody reads the book any more.
     is_over: Cell<bool>,
+    /// Bytes of segments above which a replay need not go on.
+    ceiling: Cell<Option<u64>>,
     queue: Queue,
 }
 
@@ -224,6 +226,7 @@ impl Tape {
             records: Cell::new(true),
             sequence: Cell::new(0),
             is_over: Cell::new(false),
+            ceiling: Cell::default(),
             queue: Queue::default(),
         }))
     }
@@ -231,6 +234,22 @@ impl Tape {
     /// Nothing is read off the tape any more: what is dropped from now on is not booked.
     pub fn close(&self) {
         self.0.is_over.set(true);
+    }
+
+    /// From now on a replay may end once segments exceed so many bytes ([`Tape::is_above`]).
+    pub fn end_above(&self, bytes: u64) {
+        self.0.ceiling.set(Some(bytes));
+    }
+
+    /// Whether segments exceed what the replay is to end above: nothing that follows makes them less.
+    pub fn is_above(&self) -> bool {
+        self.above().is_some()
+    }
+
+    /// By how many bytes they do.
+    pub fn above(&self) -> Option<u64> {
+        let most = self.0.ceiling.get()?;
+        self.0.book.borrow().allocator.reserved().checked_sub(most).filter(|bytes| *bytes > 0)
     }
 
     /// Takes bytes and books them where the tape stands.
