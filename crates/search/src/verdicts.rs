@@ -45,14 +45,22 @@ fn class(point: &Point) -> Class {
     (point.mode, point.key, point.pp, point.order.schedule, point.recompute, point.offload)
 }
 
+/// Layouts whose stages hold about the same share of what they hold in all.
+type Pipeline = (usize, u64, Schedule, u64);
+
+fn pipeline(point: &Point) -> Pipeline {
+    (point.mode, point.pp, point.order.schedule, point.order.vpp)
+}
+
 /// What is known of layouts.
 #[derive(Default)]
 pub struct Verdicts {
     known: HashMap<Point, Result<Arc<Choice>, Refused>>,
     /// Bytes left at most on stages that were replayed alone.
     stages: HashMap<Alone, i64>,
-    /// The stage that a layout of a class was last refuted by.
+    /// The stage that a layout of a class was last refuted by, and one of the same pipeline under other degrees.
     refuters: HashMap<Class, usize>,
+    refuters_alike: HashMap<Pipeline, usize>,
     /// Operations that were taken.
     taken: u64,
     /// Bytes that the sums overlooked at most, of stages that hold one chunk and of those that hold several: what lies
@@ -175,7 +183,9 @@ impl Verdicts {
                 (false, Ok(case)) => {
                     let is_whole = self.is_sure(space, one);
                     let worst = || pricers[one.point.mode].headroom(&one.point).map(|(_, stage)| stage);
-                    let stage = self.refuters.get(&class(&one.point)).copied().or_else(worst);
+                    let of_class = self.refuters.get(&class(&one.point));
+                    let refuter = of_class.or_else(|| self.refuters_alike.get(&pipeline(&one.point)));
+                    let stage = refuter.copied().or_else(worst);
                     match stage.filter(|_| !is_whole) {
                         None => (Asked::Case(Box::new(case)), None),
                         Some(stage) => {
@@ -249,6 +259,7 @@ impl Verdicts {
             }
             if let Some(stage) = verdict.as_ref().err().and_then(|refused| refused.stage) {
                 self.refuters.insert(class(&one.point), stage);
+                self.refuters_alike.insert(pipeline(&one.point), stage);
             }
             if let (Err(refused), true) = (&verdict, best.is_likely(one)) {
                 self.refuted.push((*one, refused.clone()));
