@@ -3,8 +3,8 @@
 use super::{Pricing, RankClass, dispatch_bytes, reserve};
 use case::Case;
 use layout::{Layout, StagePlan};
-use ledger::megatron::{State, Within};
-use ledger::{Ledger, RankJob};
+use ledger::{Ledger, RankJob, State, Within};
+use rayon::prelude::*;
 use recipe::{Mixer, Recipe};
 use replay::record::Recorder;
 use replay::{Replay, Unmodelled};
@@ -50,7 +50,7 @@ impl Replays {
         let case = pricing.case;
         let twins = twins(&case.stages);
         let own: Vec<usize> = (0..twins.len()).filter(|&stage| twins[stage] == stage).collect();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(own.len());
+        let threads = rayon::current_num_threads().min(own.len());
         let next = AtomicUsize::new(0);
         let is_over = AtomicBool::new(false);
         let take = || {
@@ -65,14 +65,9 @@ impl Replays {
             is_over.fetch_or(matches!(tried, Ok(Tried::Over { .. })), Ordering::Relaxed);
             (stage, tried)
         };
-        let mut replayed: Vec<(usize, Result<Tried, Unmodelled>)> = std::thread::scope(|scope| {
-            let work = || std::iter::from_fn(take).map(replay).collect::<Vec<_>>();
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            workers
-                .into_iter()
-                .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect()
-        });
+        let work = |_| std::iter::from_fn(take).map(replay).collect::<Vec<_>>();
+        let mut replayed: Vec<(usize, Result<Tried, Unmodelled>)> =
+            (0..threads).into_par_iter().flat_map_iter(work).collect();
         // The first stage that cannot be replayed says why.
         replayed.sort_by_key(|(stage, _)| *stage);
         let (mut replays, mut walked) = (BTreeMap::new(), 0u64);
@@ -175,8 +170,8 @@ fn left_on(case: &Case, stage: usize, ledger: &Ledger) -> Result<i64, Unmodelled
     Ok(RankClass::price(Pricing { case, ledger }, twin, &replay).headroom)
 }
 
-/// Bytes left on the ranks of one stage at most, and the operations it took to say so: its first step is replayed, until
-/// less than `wanted` is left, and nothing else of the job. What moves to the host is what stood at the highest point, which
+/// Bytes left on the ranks of one stage at most, and the operations it took to say so: its first two steps are replayed,
+/// until less than `wanted` is left, and nothing else of the job. What moves to the host is what stood at the highest point, which
 /// takes all steps to tell.
 pub fn most_headroom_of_stage(case: &Case, stage: usize, wanted: Bytes) -> Result<(i64, u64), Unmodelled> {
     let ledger = shortest(case)?;

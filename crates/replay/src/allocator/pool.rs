@@ -14,15 +14,23 @@ pub(super) type Entry = (u64, u64, BlockId);
 #[derive(Debug, Default)]
 pub(super) struct Pool(Vec<Vec<Entry>>);
 
+/// Size and address in one number, which compares in the same order without a branch.
+fn key(size: u64, address: u64) -> u128 {
+    u128::from(size) << 64 | u128::from(address)
+}
+
 impl Pool {
     /// Run and place of the first block that is not before this one.
     fn at(&self, size: u64, address: u64) -> (usize, usize) {
-        let is_before = |entry: &Entry| (entry.0, entry.1) < (size, address);
+        let wanted = key(size, address);
+        let is_before = |entry: &Entry| key(entry.0, entry.1) < wanted;
         let run = match self.0.len() {
             0 | 1 => 0,
             _ => self.0.partition_point(|run| run.last().is_some_and(is_before)),
         };
-        (run, self.0.get(run).map_or(0, |run| run.partition_point(is_before)))
+        // A run is short: counting all of it takes less than guessing the branches of a search.
+        let count = |run: &Vec<Entry>| run.iter().map(|entry| usize::from(is_before(entry))).sum();
+        (run, self.0.get(run).map_or(0, count))
     }
 
     /// All blocks, in order.
