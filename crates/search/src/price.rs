@@ -8,7 +8,7 @@ use crate::space::{ModeSpace, Space, degrees};
 use case::Options;
 use cost::{Prices, Setting, Split, Unpriced};
 use layout::{Layout, Schedule, ZeroStage};
-use memory::estimate::{Estimate, Estimator, Highest, KindWeights, Shards, StageTerms, Sum};
+use memory::estimate::{Estimate, Estimator, Highest, KindWeights, Shards, StageShape, StageTerms, Sum};
 use memory::fit::{communicator_bytes, communicators, dispatch_bytes};
 use recipe::Mixer;
 use replay::Unmodelled;
@@ -341,6 +341,37 @@ impl<'a> Pricer<'a> {
         Some(tally)
     }
 
+    /// Whether the state of all stages together has room on one rank of each, under some legal layout of a key; yes where
+    /// nobody counts it.
+    pub fn may_hold(&self, key: &Key) -> bool {
+        let shape = StageShape::new(&self.mode.kinds, 0..self.mode.kinds.depth(), true, true);
+        let mut layout = self.mode.template.clone();
+        self.space.set_key(&mut layout, key);
+        let rules = &self.mode.rules;
+        self.mode.orders.keys().any(|&pp| {
+            if self.space.replicas(key, pp).is_none_or(|dp| rules.mesh(key, pp, dp) != 0) {
+                return false;
+            }
+            self.space.set_pipeline(&mut layout, key, pp, Order { schedule: Schedule::OneF1b, vpp: 1 });
+            let mut states = self.space.zero.iter().filter(|zero| rules.state(pp, key.ep, **zero) == 0);
+            states.any(|&zero| {
+                layout.zero = zero;
+                let Some(estimate) = self.estimator.state(&layout) else { return true };
+                let (terms, room) = (estimate.terms(&shape), self.room(&layout));
+                self.space.offload_under(zero).iter().any(|&offload| {
+                    let share = self.space.question.offload.share(offload);
+                    let sum = estimate.sum(&layout, 0, &shape, &terms, share);
+                    sum.map_or(true, |sum| over_stages(sum.state.total(), pp) <= room)
+                })
+            })
+        })
+    }
+
+    /// Bytes that a rank's allocator may hold with what is to be left free.
+    fn room(&self, layout: &Layout) -> i64 {
+        self.budget(layout) - self.space.question.headroom.0 as i64
+    }
+
     /// Whether what a layout holds may take replays of its own to say.
     pub fn is_dear(&self) -> bool {
         self.estimator.is_dear()
@@ -581,11 +612,11 @@ impl Run<'_, '_> {
     }
 
     /// Bytes that even an equal share of all stages' state is over what a rank has: above none, no cut of the depth
-    /// fits. Two in a hundred are left to what differs between cuts, such as padding.
+    /// fits.
     fn least_missing(&self, shape: &Shape, sums: &[Sum], budget: i64) -> i64 {
         let state: u64 = shape.stage_of.iter().map(|kind| sums[*kind].state.total()).sum();
-        let share = (state / shape.stage_of.len() as u64) as i64;
-        share - share / 50 - (budget - self.pricer.space.question.headroom.0 as i64)
+        let share = over_stages(state, shape.stage_of.len() as u64);
+        share - (budget - self.pricer.space.question.headroom.0 as i64)
     }
 
     /// What distinct stages hold whatever ZeRO does.
@@ -628,6 +659,13 @@ fn worst(sums: &[Sum], budget: i64) -> (i64, usize) {
         }
     }
     (budget - most as i64, worst)
+}
+
+/// An equal share of the state of all stages: some stage holds as much, however the depth is cut. Two in a hundred are
+/// left to what differs between cuts, such as padding.
+fn over_stages(state: u64, stages: u64) -> i64 {
+    let share = (state / stages) as i64;
+    share - share / 50
 }
 
 /// Why something has no price, in a line.

@@ -44,7 +44,7 @@ impl Question<'_> {
     }
 
     /// Operations of this machine that a job's replay takes.
-    pub(crate) fn replay(&self, case: &Case) -> u64 {
+    pub fn replay(&self, case: &Case) -> u64 {
         self.margin().work(case).map_or(0, |work| work.operations)
     }
 

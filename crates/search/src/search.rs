@@ -10,7 +10,7 @@ use crate::count::{Counts, count, legal_of};
 use crate::cuts::Weights;
 use crate::point::{Key, Offload, Order, Point};
 use crate::predicted::{OF_A_STATE, check_cuts, check_layouts};
-use crate::price::{Candidate, Interest, NEAR, Pricer, Tally};
+use crate::price::{Candidate, Interest, Pricer, Tally};
 use crate::question::Question;
 use crate::space::{ModeSpace, NO_LEDGER, Space};
 use crate::verdicts::Verdicts;
@@ -18,7 +18,6 @@ use case::PerKind;
 use diag::{Blame, Finding};
 use layout::{Layout, LayoutRequest, Recompute, Schedule, ZeroStage};
 use memory::estimate::Shards;
-use memory::fit::Fit;
 use rayon::prelude::*;
 use replay::Unmodelled;
 
@@ -45,8 +44,6 @@ pub struct Found {
     pub simulated: u64,
     /// What replays said of layouts.
     pub verdicts: Verdicts,
-    /// Where nothing fits, the layout that misses by least, and by how much.
-    pub nearest: Option<(i64, Point)>,
 }
 
 /// How far a search has come: keys done, of how many. A no ends it, with what was found so far.
@@ -67,10 +64,6 @@ const PROBES_SHARE: u64 = 3;
 /// How much faster than the fastest one known a layout must be to be replayed before its turn: as soon as something
 /// passes, bounds leave out more.
 const HASTE: f64 = 0.1;
-
-/// Layouts that are priced, where nothing fits, to find the one that misses by least; fewer where each may take replays.
-const NEAREST: usize = 2000;
-const DEAR_NEAREST: usize = 48;
 
 /// Lays out a question's space, cut and ready to be searched with so much effort; refuses one that would
 /// take more than its limit.
@@ -100,6 +93,15 @@ pub fn lay_out<'a>(question: Question<'a>, effort: Effort) -> Result<Space<'a>, 
 pub fn has_price(question: Question) -> bool {
     let Ok(space) = Space::new(question) else { return false };
     (0..space.modes.len()).any(|mode| matches!(weigh(&space, &space, mode), Ok(Some(_))))
+}
+
+/// Whether the state of some legal layout has room, however the depth is cut: no for many questions to which nothing
+/// fits, before anything is weighed or cut.
+pub fn may_fit(question: Question) -> bool {
+    let Ok(space) = Space::new(question) else { return true };
+    let pricers = pricers(&space);
+    let holds = |mode: usize| space.modes[mode].keys.par_iter().any(|key| pricers[mode].may_hold(key));
+    (0..space.modes.len()).any(holds)
 }
 
 /// What is asked of a job, without its degrees.
@@ -245,7 +247,6 @@ pub fn search(
         tally: Tally::default(),
         simulated: 0,
         verdicts: Verdicts::default(),
-        nearest: None,
     };
     let mut search = Search { space, pricers, effort, found, left };
     if pricers.iter().any(Pricer::is_dear) {
@@ -254,10 +255,6 @@ pub fn search(
         search.key_by_key(watch);
     }
     search.settle(f64::INFINITY);
-    if search.found.best.iter().all(|best| best.fastest.is_none()) {
-        search.look_for_the_nearest();
-        search.found.nearest = search.nearest();
-    }
     search.found.best.iter_mut().for_each(Best::sort);
     search.found
 }
@@ -441,67 +438,6 @@ impl Search<'_, '_> {
             self.found.verdicts.settle(self.space, self.pricers, best, self.left, most);
         }
     }
-
-    /// Where nothing fits, prices those whose state alone is too much in the order of what it misses, as long as one of
-    /// them may miss by less than the nearest.
-    fn look_for_the_nearest(&mut self) {
-        let (space, pricers) = (self.space, self.pricers);
-        let mut tried = 0;
-        for (least, point) in std::mem::take(&mut self.found.tally.hopeless) {
-            let pricer = &pricers[point.mode];
-            let most = if pricer.is_dear() { DEAR_NEAREST } else { NEAREST };
-            if tried >= most || self.found.tally.near.first().is_some_and(|(missing, _)| *missing <= least) {
-                break;
-            }
-            let alike: Vec<Point> = match pricer.is_dear() {
-                true => vec![point],
-                false => alike(space, point).filter(|point| pricer.is_legal(point)).collect(),
-            };
-            tried += alike.len();
-            let priced: Vec<Tally> = alike.par_iter().map(|point| pricer.price_one(0.0, *point).0).collect();
-            for tally in priced {
-                self.found.tally.add(&Tally { near: tally.near, ..Tally::default() });
-            }
-        }
-    }
-
-    /// Of the layouts that miss by least by the sums, the one that does by its replay; by the sums where no replay is
-    /// within the limit.
-    fn nearest(&mut self) -> Option<(i64, Point)> {
-        let (space, pricers) = (self.space, self.pricers);
-        let mut near = self.found.tally.near.clone();
-        near.extend(self.found.verdicts.misses());
-        near.sort_unstable();
-        near.truncate(NEAR);
-        let mut jobs = Vec::new();
-        for (_, point) in &near {
-            let Ok(case) = space.case(point) else { continue };
-            // The screen replays the nearest once more.
-            let mut both = *self.left;
-            if both.take(space, pricers, &case).and_then(|_| both.take(space, pricers, &case)).is_ok()
-                && self.left.take(space, pricers, &case).is_ok()
-            {
-                jobs.push((*point, case));
-            }
-        }
-        let margin = space.question.margin();
-        let replayed = jobs.par_iter().filter_map(|(point, case)| {
-            let fit = Fit::price(case, margin).ok()?;
-            Some((margin.headroom.0 as i64 - fit.tightest().headroom, *point))
-        });
-        replayed.min().or(near.first().copied())
-    }
-}
-
-/// A layout under every policy and cut of its schedule.
-fn alike<'s>(space: &'s Space, point: Point) -> impl Iterator<Item = Point> + 's {
-    let mode = &space.modes[point.mode];
-    let shapes = mode.shapes[&point.pp].iter().enumerate();
-    let shapes = shapes.filter(move |(_, shape)| shape.order.schedule == point.order.schedule);
-    shapes.flat_map(move |(shape, other)| {
-        let order = other.order;
-        (0..mode.recompute.len()).map(move |recompute| Point { recompute, shape, order, ..point })
-    })
 }
 
 /// The keys of every mode.

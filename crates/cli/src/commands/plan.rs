@@ -32,8 +32,8 @@ use memory::fit::Overload;
 use progress::Progress;
 use recipe::Recipe;
 use search::{
-    Answer, Besides, Best, Choice, Effort, Found, Left, Offered, OffloadChoice, Pricer, Question, Reach, Replays,
-    Scope, Space, answer, lay_out, price_all, pricers, search,
+    Answer, Besides, Best, Choice, Effort, Found, Left, Nearest, Offered, OffloadChoice, Pricer, Question, Reach,
+    Replays, Scope, Space, answer, lay_out, may_fit, nearest, price_all, pricers, search,
 };
 use std::cell::OnceCell;
 use std::time::Instant;
@@ -57,6 +57,8 @@ pub struct Solved<'a> {
     space: &'a Space<'a>,
     found: Found,
     answer: Answer,
+    /// Where nothing fits and that is shown, the layout that misses by least.
+    nearest: Option<Nearest>,
     seconds: f64,
     /// Seconds of cores it took, where the system says.
     cpu_seconds: Option<f64>,
@@ -104,6 +106,16 @@ pub struct Aim {
     replays: Replays,
     /// Whether state on the host and options that are off by default are searched over.
     pub is_open: bool,
+    misses: Misses,
+}
+
+/// What is said where nothing fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Misses {
+    /// Which layout misses by least.
+    Nearest,
+    /// That nothing does.
+    Nothing,
 }
 
 impl Aim {
@@ -114,12 +126,15 @@ impl Aim {
         let is_page = args.budget.tokens.is_some() && !shows_more && args.pictures.given().next().is_none();
         let keep = search.top;
         match is_page {
-            true => Aim::alone(),
-            false => Aim { scope: Scope::all(keep), replays: Replays::Around, is_open: true },
+            true => Aim { misses: Misses::Nearest, ..Aim::alone() },
+            false => {
+                let (scope, replays) = (Scope::all(keep), Replays::Around);
+                Aim { scope, replays, is_open: true, misses: Misses::Nearest }
+            }
         }
     }
 
-    /// The best alone, wherever its state is.
+    /// The best alone, wherever its state is, where something fits.
     fn alone() -> Aim {
         Aim { is_open: true, ..Aim::fleet(f64::INFINITY) }
     }
@@ -127,7 +142,7 @@ impl Aim {
     /// The best alone, of layouts that take at most so many seconds a sequence.
     fn fleet(most: f64) -> Aim {
         let reach = 1.0 + cost::interval::most_apart();
-        Aim { scope: Scope { keep: 1, reach, most }, replays: Replays::Best, is_open: false }
+        Aim { scope: Scope { keep: 1, reach, most }, replays: Replays::Best, is_open: false, misses: Misses::Nothing }
     }
 }
 
@@ -179,18 +194,27 @@ impl Wanted {
         Ok(Wanted { asked, recipe, cluster, pinned, options, why_engine })
     }
 
-    /// What is searched, with state on the device and options off where nothing else was typed.
-    fn question<'a>(&'a self, args: &PlanArgs, limit: &'a Limit) -> Question<'a> {
+    /// Whether the state of some layout has room: where none has, nothing needs to be searched to say that nothing fits.
+    fn may_fit(&self, args: &PlanArgs, aim: Aim) -> bool {
+        may_fit(self.question(args, aim, &args.work.of_an_answer()))
+    }
+
+    /// What is searched; with state on the device and options off where the aim leaves them there and nothing else was
+    /// typed.
+    fn question<'a>(&'a self, args: &PlanArgs, aim: Aim, limit: &'a Limit) -> Question<'a> {
+        let is_free = aim.is_open && args.state.offload_optimizer.is_none();
+        let pinned = OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0));
+        let is_offered = aim.is_open && args.state.engine_args.is_empty();
         Question {
             asked: &self.asked,
             recipe: &self.recipe,
             cluster: &self.cluster,
             pinned: &self.pinned,
             options: self.options,
-            offered: Offered::Off,
+            offered: if is_offered { Offered::Searched } else { Offered::Off },
             headroom: args.search.headroom.on(&self.cluster.device, &self.recipe),
             overload: args.search.overload,
-            offload: OffloadChoice::Pinned(args.state.offload_optimizer.unwrap_or(0.0)),
+            offload: if is_free { OffloadChoice::Free } else { pinned },
             reach: if args.search.max_tp_in_node { Reach::Node } else { Reach::Anywhere },
             limit,
         }
@@ -206,13 +230,7 @@ fn with_solution<T>(
 ) -> Result<T, Refusal> {
     let (start, before) = (Instant::now(), cpu_seconds());
     let limit = args.work.of_an_answer();
-    let mut question = wanted.question(args, &limit);
-    if aim.is_open && args.state.offload_optimizer.is_none() {
-        question.offload = OffloadChoice::Free;
-    }
-    if aim.is_open && args.state.engine_args.is_empty() {
-        question.offered = Offered::Searched;
-    }
+    let question = wanted.question(args, aim, &limit);
     let effort = if args.search.stats { Effort::Priced } else { Effort::Bounded };
     let space = lay_out(question, effort)?;
     let mut left = Left::of(&space);
@@ -228,10 +246,13 @@ fn with_solution<T>(
     let seconds = start.elapsed().as_secs_f64();
     let cpu_seconds = before.zip(cpu_seconds()).map(|(before, after)| after - before);
     let answer = answer(&space, &pricers, &mut found, &mut left, aim.replays);
+    let is_missed = aim.misses == Misses::Nearest && answer.best().is_none();
+    let nearest = if is_missed { nearest(&space, &pricers, &mut found, &mut left) } else { None };
     then(&Solved {
         space: &space,
         found,
         answer,
+        nearest,
         seconds,
         cpu_seconds,
         priced_per_second,

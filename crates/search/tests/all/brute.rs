@@ -8,7 +8,7 @@ use memory::fit::{Fit, Verdict};
 use proptest::prelude::*;
 use rayon::prelude::*;
 use recipe::precision::OptimizerPolicy;
-use search::{Answer, Effort, Found, Left, Point, Question, Replays, Scope, Space, answer, pricers, search};
+use search::{Answer, Effort, Found, Left, Point, Question, Replays, Scope, Space, answer, nearest, pricers, search};
 use units::Bytes;
 
 const RECIPES: &[&str] = &["nam56r-mini", "llama3-8b", "deepseek-v2-lite"];
@@ -124,10 +124,11 @@ fn the_nearest_is_the_nearest() {
         };
         let question = common::question(&recipe, &cluster, &pinned, Bytes(4 << 30));
         let space = common::space(question);
-        let (found, answered) = run(&space, Effort::Bounded);
+        let (mut found, answered) = run(&space, Effort::Bounded);
         assert!(answered.best().is_none(), "something fits on {on}");
         let most = replay_everything(&space, 0).iter().map(|one| one.headroom).max().unwrap();
-        let (missing, _) = found.nearest.unwrap();
+        let pricers = pricers(&space);
+        let missing = nearest(&space, &pricers, &mut found, &mut Left::of(&space)).unwrap().missing;
         assert_eq!(missing, (4 << 30) - most, "{on}");
     }
 }

@@ -6,7 +6,7 @@ use diag::Finding;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest};
 use recipe::Recipe;
-use search::{Effort, Found, Left, Question, Replays, Scope, Space, answer, lay_out, pricers, search};
+use search::{Effort, Found, Left, Question, Replays, Scope, Space, answer, lay_out, nearest, pricers, search};
 use units::Bytes;
 use work::Limit;
 
@@ -118,10 +118,11 @@ fn what_state_rules_out_is_not_replayed() {
         let pinned = LayoutRequest { engine: Some(engine), ..LayoutRequest::default() };
         let limit = up_to(10_000_000_000);
         let space = common::space(Question { limit: &limit, ..common::question(&recipe, &cluster, &pinned, Bytes(0)) });
-        let found =
-            search(&space, &pricers(&space), (Scope::all(3), Effort::Bounded), &mut Left::of(&space), &|_, _| true);
+        let (pricers, mut left) = (pricers(&space), Left::of(&space));
+        let mut found = search(&space, &pricers, (Scope::all(3), Effort::Bounded), &mut left, &|_, _| true);
+        let nearest = nearest(&space, &pricers, &mut found, &mut left);
         assert_eq!((found.tally.unseen, found.tally.fit), (0, 0), "{:?}", found.tally);
-        assert!(found.tally.priced > 1000 && found.nearest.is_some(), "{:?}", found.tally);
+        assert!(found.tally.priced > 1000 && nearest.is_some(), "{:?}", found.tally);
         let probes: u64 = space.modes.iter().map(|mode| mode.estimator.probes()).sum();
         assert!(probes < 600, "{probes} short replays");
     }

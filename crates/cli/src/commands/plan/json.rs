@@ -31,8 +31,8 @@ pub fn of(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Value {
         "seq": solved.space.sequence, "headroom_bytes": solved.space.question.headroom,
         "overload": solved.space.question.overload,
         "best": answer.best().map(|choice| shown(solved, choice)),
-        "nearest": found.nearest.map(|(missing, point)| json!({
-            "flags": typed_line(solved.space.words(&point)), "missing_bytes": missing,
+        "nearest": solved.nearest.as_ref().map(|nearest| json!({
+            "flags": typed_line(solved.space.words(&nearest.point)), "missing_bytes": nearest.missing,
         })),
         "fastest": answer.modes.first().and_then(|mode| mode.fastest.as_deref()).map(best),
         "proof": answer.modes.first().filter(|mode| mode.fastest.is_some()).map(|mode| proof(solved, mode)),

@@ -1,6 +1,6 @@
 //! Engines that price a model which the one that was asked about refuses.
 
-use super::Wanted;
+use super::{Aim, Wanted};
 use crate::args::PlanArgs;
 use crate::outcome::Refusal;
 use case::asked::EngineChoice;
@@ -51,5 +51,10 @@ fn prices(args: &PlanArgs, wanted: &Wanted, engine: Engine) -> bool {
         return false;
     };
     let limit = args.work.of_an_answer();
-    has_price(search::Question { asked: &asked, pinned: &pinned, options, ..wanted.question(args, &limit) })
+    has_price(search::Question {
+        asked: &asked,
+        pinned: &pinned,
+        options,
+        ..wanted.question(args, Aim::fleet(f64::INFINITY), &limit)
+    })
 }

@@ -139,6 +139,9 @@ fn does(args: &PlanArgs, device: &str, size: u64, goal: Goal) -> Result<Option<F
     };
     // How many hold a model is asked of the devices themselves.
     let aim = Aim { is_open: matches!(goal, Goal::Days { .. }), ..Aim::fleet(most) };
+    if !wanted.may_fit(args, aim) {
+        return Ok(None);
+    }
     let solved = with_solution(args, &wanted, aim, |solved| found(args, &wanted, solved, &on, goal));
     match solved {
         Ok(found) => Ok(found),

@@ -18,7 +18,7 @@ use launch::header::{Header, choices};
 use layout::LayoutRequest;
 use memory::fit::{Fit, Margin, RankClass, levers};
 use recipe::Mixer;
-use search::{Batch, Choice, MemoryLine, ModeSpace, Point, Refused, Simulated};
+use search::{Batch, Choice, MemoryLine, ModeSpace, Nearest, Point, Refused, Simulated};
 use units::{Bytes, change, count, exact, longer};
 use work::Work;
 
@@ -424,14 +424,15 @@ pub fn ways_out(request: &LayoutRequest, margin: impl Into<Margin>) -> String {
 /// That there is nothing to run, in one sentence.
 pub fn verdict(wanted: &Wanted, solved: &Solved) -> String {
     let counts = &solved.found.counts;
-    match solved.found.nearest {
+    let is_priced = solved.found.tally.priced > 0;
+    match is_priced {
         _ if counts.legal == 0 && counts.refused.is_empty() => "No layout of these degrees fills the world".to_string(),
         _ if counts.legal == 0 => format!("No layout is legal {}", terms(wanted, solved)),
-        None => format!("No layout has a price {}", terms(wanted, solved)),
-        Some(_) if solved.found.tally.unseen > 0 => {
+        false => format!("No layout has a price {}", terms(wanted, solved)),
+        true if solved.found.tally.unseen > 0 => {
             format!("No layout that was looked at fits {}", terms(wanted, solved))
         }
-        Some(_) => format!("No layout fits {}", terms(wanted, solved)),
+        true => format!("No layout fits {}", terms(wanted, solved)),
     }
 }
 
@@ -449,19 +450,16 @@ fn nothing_legal(solved: &Solved) -> String {
 }
 
 fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
-    let Some((missing, point)) = solved.found.nearest else { return unpriced(solved) };
+    let Some(nearest) = &solved.nearest else { return unpriced(solved) };
     let otherwise = format!("  or {}\n", ways_out(&wanted.pinned, solved.space.question.margin()));
     let mut text = heading("Nearest");
-    text += &wrap(&quote::typed_line(solved.space.words(&point)), "  ", 100);
-    let Ok(case) = solved.space.case(&point) else { return text };
-    let mut left = solved.left;
-    if let Err(takes) = left.take(solved.space, solved.pricers, &case) {
-        return text + &unreplayed(missing, takes) + &otherwise;
-    }
-    let Ok(fit) = Fit::price(&case, solved.space.question.margin()) else { return text };
-    text += &format!("\n{}\n", verdict_text(&case, &fit));
-    text += &bars::bars(&pictured(&fit), case.on().device.visible_bytes(), 60);
-    let found = levers(&case, &fit, left.beside(solved.pricers), &tokens_per_second).found;
+    text += &wrap(&quote::typed_line(solved.space.words(&nearest.point)), "  ", 100);
+    let Some((case, fit)) = nearest.replayed.as_deref() else {
+        return text + &unreplayed(solved, nearest) + &otherwise;
+    };
+    text += &format!("\n{}\n", verdict_text(case, fit));
+    text += &bars::bars(&pictured(fit), case.on().device.visible_bytes(), 60);
+    let found = levers(case, fit, solved.left.beside(solved.pricers), &tokens_per_second).found;
     let mut table = Table::new(&["what would help", "saves", "headroom then", "time of a token"]).right(&[1, 2, 3]);
     for lever in found.iter().take(SHOWN) {
         let headroom = match u64::try_from(lever.headroom_bytes) {
@@ -474,9 +472,11 @@ fn nothing_fits(wanted: &Wanted, solved: &Solved) -> String {
 }
 
 /// A layout that does not fit by the sums, where the replay takes more than is left.
-fn unreplayed(missing: i64, takes: u64) -> String {
+fn unreplayed(solved: &Solved, nearest: &Nearest) -> String {
+    let case = solved.space.case(&nearest.point).ok();
+    let takes = case.map_or(0, |case| solved.space.question.replay(&case));
     let seconds = Work { operations: takes, bytes: 0 }.core_seconds();
-    let missing = Bytes(missing.unsigned_abs());
+    let missing = Bytes(nearest.missing.unsigned_abs());
     let words = format!(
         "misses {missing} by the quick sums; its replay takes about {seconds:.0} s of one core, more than is left of \
          --work-limit"

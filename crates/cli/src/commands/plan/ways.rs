@@ -38,7 +38,7 @@ const FEW: u64 = 64;
 /// The first way of each kind that does.
 pub fn ways(args: &PlanArgs, wanted: &Wanted, solved: &Solved) -> Vec<Way> {
     let question = &solved.space.question;
-    let Some((missing, _)) = solved.found.nearest else { return Vec::new() };
+    let Some(missing) = solved.nearest.as_ref().map(|nearest| nearest.missing) else { return Vec::new() };
     let (visible, world) = (question.cluster.device.visible_bytes() as i64, solved.space.world);
     let here = wanted.pinned.engine;
     let (mut found, mut engines) = (Vec::new(), usual_engines(&wanted.recipe, Some(&wanted.cluster)).0);
@@ -107,6 +107,9 @@ fn larger<'a>(args: &'a PlanArgs, space: &Space) -> impl Iterator<Item = (String
 /// The way, where something fits and starts as it is written.
 fn take(what: String, args: PlanArgs) -> Option<Way> {
     let wanted = Wanted::new(&args, &args.on, args.search.sequences.first().copied()).ok()?;
+    if !wanted.may_fit(&args, Aim::alone()) {
+        return None;
+    }
     let command = format!("shardwright plan {}", diag::quote::typed_line(args.words()));
     with_solution(&args, &wanted, Aim::alone(), |solved| {
         let answer = solved.answer.modes.first();
