@@ -8,7 +8,7 @@ use layout::{Engine, LayoutRequest};
 use recipe::Recipe;
 use search::{Effort, Found, Left, Question, Replays, Scope, Space, answer, lay_out, nearest, pricers, search};
 use units::Bytes;
-use work::Limit;
+use work::{Asked, Limit};
 
 fn deep(depth: usize) -> Recipe {
     let text = format!(
@@ -126,6 +126,27 @@ fn what_state_rules_out_is_not_replayed() {
         let probes: u64 = space.modes.iter().map(|mode| mode.estimator.probes()).sum();
         assert!(probes < 600, "{probes} short replays");
     }
+}
+
+/// What the sums let pass and replays do not is refuted stage by stage: replayed whole, it took all of an answer's limit
+/// before anything had passed, and a narrower question found what this one did not.
+#[test]
+fn something_is_found_before_the_limit() {
+    let recipe = recipe::builtin::find("qwen3-235b-a22b").unwrap();
+    let cluster = Cluster::parse("64xA100").unwrap();
+    let pinned = LayoutRequest {
+        engine: Some(Engine::Fsdp2),
+        global_batch: Some(1024),
+        sequence: Some(1024),
+        ..LayoutRequest::default()
+    };
+    let limit = Limit::of_an_answer(Asked::default(), None);
+    let question = common::question(&recipe, &cluster, &pinned, Bytes(6 << 30));
+    let space = common::space(Question { limit: &limit, ..question });
+    let (pricers, mut left) = (pricers(&space), Left::of(&space));
+    let mut found = search(&space, &pricers, (Scope::all(1), Effort::Bounded), &mut left, &|_, _| true);
+    let answered = answer(&space, &pricers, &mut found, &mut left, Replays::Best);
+    assert!(answered.best().is_some(), "{:?}", found.tally);
 }
 
 /// Replays take of the same limit: what is not left is not begun, and what it may have been faster by is said.
