@@ -7,6 +7,7 @@ use crate::point::{Key, Point};
 use crate::price::Pricer;
 use crate::search::{Found, seconds_of};
 use crate::space::Space;
+use crate::verdicts::Verdicts;
 use case::Case;
 use cost::{Apart, Class, Step, interval};
 use diag::Finding;
@@ -144,7 +145,9 @@ pub fn answer(space: &Space, pricers: &[Pricer], found: &mut Found, left: &mut L
     let modes = plain.map(|mode| chosen(space, pricers, found, mode, left));
     let modes = ranked(space, modes.collect());
     let best = modes.first().and_then(|mode| mode.best.as_deref());
-    let neighbours = best.map_or_else(Vec::new, |best| neighbours(space, pricers, best, left, replays.neighbours()));
+    let most = replays.neighbours();
+    let around = |best| neighbours(space, pricers, &found.verdicts, best, left, most);
+    let neighbours = best.map_or_else(Vec::new, around);
     Answer { modes, neighbours }
 }
 
@@ -303,7 +306,14 @@ fn judged(space: &Space, fit: Fit) -> Result<Fit, Refused> {
 }
 
 /// The best layout on each axis that differs from the best in that axis alone.
-fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left, most: usize) -> Vec<Neighbour> {
+fn neighbours(
+    space: &Space,
+    pricers: &[Pricer],
+    verdicts: &Verdicts,
+    best: &Choice,
+    left: &mut Left,
+    most: usize,
+) -> Vec<Neighbour> {
     let base = best.per_sequence();
     let pricer = &pricers[best.point.mode];
     let legal: Vec<(&'static str, Point)> =
@@ -333,16 +343,22 @@ fn neighbours(space: &Space, pricers: &[Pricer], best: &Choice, left: &mut Left,
     let (mut replayed, mut summed): (Vec<Neighbour>, Vec<Neighbour>) = (Vec::new(), Vec::new());
     while replayed.len() < most && !kept.is_empty() {
         let rest = kept.split_off(kept.len().min(most - replayed.len()));
-        let mut jobs: Vec<(Neighbour, Case)> = Vec::new();
+        // Those that the search has replayed need no job.
+        let mut jobs: Vec<(Neighbour, Option<Case>)> = Vec::new();
         for neighbour in kept {
+            if let Some(headroom) = verdicts.headroom(&neighbour.point) {
+                jobs.extend(headroom.map(|headroom| (Neighbour { headroom, ..neighbour }, None)));
+                continue;
+            }
             match space.case(&neighbour.point) {
-                Ok(case) if left.take(space, pricers, &case).is_ok() => jobs.push((neighbour, case)),
+                Ok(case) if left.take(space, pricers, &case).is_ok() => jobs.push((neighbour, Some(case))),
                 // Those whose replays take more than is left stand behind, with what the sums say.
                 Ok(_) => summed.push(neighbour),
                 Err(_) => {}
             }
         }
         let confirmed = jobs.into_par_iter().filter_map(|(neighbour, case)| {
+            let Some(case) = case else { return Some(neighbour) };
             let fit = replay(space, &case).0.ok()?;
             Some(Neighbour { headroom: fit.tightest().headroom, ..neighbour })
         });

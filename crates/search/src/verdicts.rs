@@ -89,6 +89,12 @@ impl Verdicts {
         self.known.iter().filter_map(missing)
     }
 
+    /// Bytes that a layout's replay left on the tightest rank, where it was replayed; none of one that it refused.
+    pub(crate) fn headroom(&self, point: &Point) -> Option<Option<i64>> {
+        let verdict = self.known.get(point)?;
+        Some(verdict.as_ref().ok().map(|choice| choice.fit.tightest().headroom))
+    }
+
     /// Layouts of a mode that the sums let pass and the replay did not.
     pub fn refuted<'s>(&'s self, space: &'s Space, mode: usize) -> impl Iterator<Item = &'s (Simulated, Refused)> {
         self.refuted.iter().filter(move |(one, _)| space.modes[one.point.mode].plain == mode)
