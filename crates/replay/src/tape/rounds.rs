@@ -172,7 +172,9 @@ impl Tape {
     fn end_of_round(&self, engine: Vec<u64>) -> Round {
         let origin = self.origin();
         let mut book = self.book();
-        let changes = book.changes.replace(Vec::new()).unwrap_or_default();
+        let changes = book.changes.take().unwrap_or_default();
+        // The next round does about as much.
+        book.changes = Some(Vec::with_capacity(changes.len()));
         let script = book.recorder.as_mut().map(Recorder::end_of_round).unwrap_or_default();
         let standing = book.standing(origin, engine);
         let hashes = [hash(&standing), hash(&changes)];

@@ -116,8 +116,10 @@ impl Recorder {
     /// Ends a round.
     pub fn end_of_round(&mut self) -> Script {
         self.round += 1;
-        self.slots.push(std::mem::take(&mut self.latest));
-        std::mem::take(&mut self.script)
+        // The next round does about as much.
+        let (steps, slots) = (Vec::with_capacity(self.script.len()), Vec::with_capacity(self.latest.len()));
+        self.slots.push(std::mem::replace(&mut self.latest, slots));
+        std::mem::replace(&mut self.script, Script { steps, ..Script::default() })
     }
 }
 
