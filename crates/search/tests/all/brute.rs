@@ -8,7 +8,9 @@ use memory::fit::{Fit, Verdict};
 use proptest::prelude::*;
 use rayon::prelude::*;
 use recipe::precision::OptimizerPolicy;
-use search::{Answer, Effort, Found, Left, Point, Question, Replays, Scope, Space, answer, nearest, pricers, search};
+use search::{
+    Answer, Effort, Found, Left, Point, Question, Replays, Scope, Space, answer, may_fit, nearest, pricers, search,
+};
 use units::Bytes;
 
 const RECIPES: &[&str] = &["nam56r-mini", "llama3-8b", "deepseek-v2-lite"];
@@ -87,6 +89,7 @@ fn agree(one: &Found, other: &Found) -> Result<(), TestCaseError> {
 fn the_fastest_is_found_of(question: Question) -> Result<(), TestCaseError> {
     let space = common::space(question);
     let (found, answered) = run(&space, Effort::Bounded);
+    prop_assert!(may_fit(question) || answered.best().is_none(), "state has no room, and something fits");
     for mode in &answered.modes {
         let all: Vec<Replayed> = replay_everything(&space, mode.mode).into_iter().filter(|one| one.fits).collect();
         let least = all.iter().map(|one| one.per_sequence).fold(f64::INFINITY, f64::min);

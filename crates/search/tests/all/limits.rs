@@ -6,7 +6,9 @@ use diag::Finding;
 use hardware::Cluster;
 use layout::{Engine, LayoutRequest};
 use recipe::Recipe;
-use search::{Effort, Found, Left, Question, Replays, Scope, Space, answer, lay_out, nearest, pricers, search};
+use search::{
+    Effort, Found, Left, Question, Replays, Scope, Space, answer, lay_out, may_fit, nearest, pricers, search,
+};
 use units::Bytes;
 use work::{Asked, Limit};
 
@@ -117,7 +119,9 @@ fn what_state_rules_out_is_not_replayed() {
     for engine in [Engine::Fsdp2, Engine::Torchtitan] {
         let pinned = LayoutRequest { engine: Some(engine), ..LayoutRequest::default() };
         let limit = up_to(10_000_000_000);
-        let space = common::space(Question { limit: &limit, ..common::question(&recipe, &cluster, &pinned, Bytes(0)) });
+        let question = Question { limit: &limit, ..common::question(&recipe, &cluster, &pinned, Bytes(0)) };
+        assert!(!may_fit(question), "{engine}");
+        let space = common::space(question);
         let (pricers, mut left) = (pricers(&space), Left::of(&space));
         let mut found = search(&space, &pricers, (Scope::all(3), Effort::Bounded), &mut left, &|_, _| true);
         let nearest = nearest(&space, &pricers, &mut found, &mut left);
