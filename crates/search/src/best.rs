@@ -185,22 +185,20 @@ impl Best {
 
     /// Takes one in among the best few and the frontier.
     fn rank(&mut self, new: Simulated) {
-        if self.top.contains(&new) {
-            return;
-        }
         let at = self.top.partition_point(|kept| kept.order(&new) == Ordering::Less);
-        if at < self.scope.keep {
+        let is_first = at == 0 && self.top.first() != Some(&new);
+        if at < self.scope.keep && self.top.get(at) != Some(&new) {
             self.top.insert(at, new);
             self.top.truncate(self.scope.keep);
         }
-        if self.could_be_frontier(&new) {
+        if self.could_be_frontier(&new) && !self.frontier.contains(&new) {
             let beaten: Vec<bool> = self.frontier.iter().map(|member| self.beats(&new, member)).collect();
             let mut beaten = beaten.into_iter();
             self.frontier.retain(|_| !beaten.next().unwrap_or(false));
             self.frontier.push(new);
         }
-        if let Some(first) = self.top.first() {
-            let most = first.per_sequence * self.scope.reach;
+        if is_first {
+            let most = new.per_sequence * self.scope.reach;
             self.frontier.retain(|member| member.per_sequence <= most);
         }
     }
@@ -242,10 +240,13 @@ impl Best {
 
     /// A replay has not: others come up in its place.
     pub fn refute(&mut self, one: &Simulated) {
-        for list in [&mut self.band, &mut self.top, &mut self.frontier] {
+        self.band.retain(|member| member.point != one.point);
+        let ranked = self.top.len() + self.frontier.len();
+        for list in [&mut self.top, &mut self.frontier] {
             list.retain(|member| member.point != one.point);
         }
-        if self.is_likely(one) {
+        // Only what was ranked kept others from it.
+        if self.top.len() + self.frontier.len() < ranked {
             let likely: Vec<Simulated> = self.band.iter().filter(|member| self.is_likely(member)).copied().collect();
             likely.into_iter().for_each(|member| self.rank(member));
         }
@@ -304,6 +305,19 @@ mod tests {
         assert_eq!(best.faster(f64::INFINITY), [near]);
         best.pass(&near, 20);
         assert_eq!(best.fastest_here, Some(near));
+    }
+
+    /// The frontier grew by itself with every layout that was refuted: 100 questions did not end within 15 minutes.
+    #[test]
+    fn those_that_stay_are_ranked_once() {
+        let mut best = Best::new(Scope::all(1), 100, 10);
+        let gone = [(5, 0.95), (6, 0.96), (7, 0.97)].map(|(tp, seconds)| layout(tp, seconds, 12, 9));
+        let stay = [layout(1, 1.00, 12, 3), layout(2, 1.10, 50, 3)];
+        gone.iter().chain(&stay).for_each(|one| best.take(*one));
+        gone.iter().for_each(|one| best.refute(one));
+        assert_eq!((best.top.len(), best.frontier.len()), (1, 2), "{:?}", best.frontier);
+        best.sort();
+        assert_eq!(best.frontier, stay);
     }
 
     /// What is replayed first is the fastest; once one passes, what can be told from it is forgotten.
