@@ -188,7 +188,7 @@ impl<'a> Space<'a> {
         let modes: Vec<Option<Mode>> = match pinned.mode {
             Some(mode) => vec![Some(mode)],
             None if question.recipe.modes.is_empty() => vec![None],
-            None => question.recipe.modes.iter().copied().filter(runs).map(Some).collect(),
+            None => modes_at(question.recipe, pinned.tp).into_iter().filter(runs).map(Some).collect(),
         };
         if modes.is_empty() {
             let why = "the recipe runs in modes whose blocks this engine does not have";
@@ -625,6 +625,14 @@ impl<'a> Space<'a> {
             Batch::Count(count) => count.saturating_mul(key.micro_batch).saturating_mul(dp),
         };
     }
+}
+
+/// Modes that are searched under a typed tensor degree: those it is part of, as a job takes its mode from it. One that is no
+/// mode's is another run of the model in each of them.
+fn modes_at(recipe: &Recipe, tp: Option<u64>) -> Vec<Mode> {
+    let all = recipe.modes.clone();
+    let of_degree: Vec<Mode> = all.iter().copied().filter(|mode| Some(mode.tensor_parallel()) == tp).collect();
+    if of_degree.is_empty() { all } else { of_degree }
 }
 
 /// An engine whose memory nobody replays. On a TPU that is every engine, and no other one would do.

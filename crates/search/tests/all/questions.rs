@@ -6,8 +6,8 @@ use hardware::{Cluster, Device};
 use layout::{Engine, LayoutRequest, Recompute, Schedule, ZeroStage};
 use recipe::Recipe;
 use search::{
-    Answer, Choice, Effort, Left, Offered, OffloadChoice, Question, Reach, Replays, Scope, answer, lay_out, pricers,
-    search,
+    Answer, Choice, Effort, Left, Offered, Offload, OffloadChoice, Question, Reach, Replays, Scope, answer, lay_out,
+    pricers, search,
 };
 use units::Bytes;
 use work::Limit;
@@ -129,6 +129,10 @@ fn narrow(random: &mut Random, less: &mut Terms, count: u64) -> String {
                 _ if pinned.engine == Some(Engine::Deepspeed) => 1,
                 _ => random.of(&[1, 2, 4, 8].map(|degree: u64| degree.min(count))),
             };
+            // A tensor degree that is no mode's is another run of the model.
+            let modes = less.recipe.modes.iter().map(|mode| mode.tensor_parallel());
+            let of_mode = modes.filter(|_| flag == "tp").min_by_key(|degree| degree.abs_diff(value));
+            let value = of_mode.unwrap_or(value);
             *pinned = pinned.with_size(flag, value).unwrap_or_else(|| panic!("{flag} is no size"));
             format!("--{flag} {value}")
         }
@@ -182,12 +186,15 @@ pub fn ask(pair: &Pair, limit: &Limit) -> Outcome {
 /// where none fits, whether everything was looked at (0) or not.
 fn fastest(terms: &Terms, limit: &Limit) -> Result<(f64, f64), f64> {
     let asked = Asked::default();
+    // What is pinned to the host is an option of the job, as where it is typed.
+    let share = terms.offload.share(Offload::Device);
+    let options = Options { offload: share, ..Options::of(terms.pinned.engine, &terms.recipe) };
     let question = Question {
         asked: &asked,
         recipe: &terms.recipe,
         cluster: &terms.cluster,
         pinned: &terms.pinned,
-        options: Options::of(terms.pinned.engine, &terms.recipe),
+        options,
         offered: terms.offered,
         headroom: Bytes(terms.headroom << 30),
         overload: terms.overload,
