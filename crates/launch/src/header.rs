@@ -2,10 +2,10 @@
 //! MFU without them cannot be compared with another's; with them it says which lane it is of.
 
 use crate::lanes;
-use case::{Case, SparseKernels};
 use case::options::{AttentionKernel, Dispatch, Elementwise, EpOverlap, Options, TpOverlap};
 use case::ways::MomentumFormat;
 use case::words;
+use case::{Case, SparseKernels};
 use layout::{Engine, ZeroStage};
 use recipe::{Mixer, Optimizer};
 use serde::Serialize;

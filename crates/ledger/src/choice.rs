@@ -97,7 +97,9 @@ impl Ledger {
             from_options::formats(recipe, options, engine)?;
         }
         match layout.engine {
-            None | Some(Engine::Megatron) => Ok(Ledger::Megatron(MegatronOptions::from_options(recipe, layout, options)?)),
+            None | Some(Engine::Megatron) => {
+                Ok(Ledger::Megatron(MegatronOptions::from_options(recipe, layout, options)?))
+            }
             Some(Engine::Fsdp2) => Ok(Ledger::Fsdp2(Fsdp2Options::of_recipe(recipe, layout).with_options(options)?)),
             Some(Engine::Torchtitan) if other_block(recipe).is_some() => {
                 let what = other_block(recipe).unwrap_or_default();

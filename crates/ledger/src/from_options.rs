@@ -60,7 +60,11 @@ fn graphs(recipe: &Recipe, asked: &Options) -> Result<GraphInputs, Unmodelled> {
 
 impl MegatronOptions {
     /// What a launch with these options allocates by.
-    pub(crate) fn from_options(recipe: &Recipe, layout: &Layout, asked: &Options) -> Result<MegatronOptions, Unmodelled> {
+    pub(crate) fn from_options(
+        recipe: &Recipe,
+        layout: &Layout,
+        asked: &Options,
+    ) -> Result<MegatronOptions, Unmodelled> {
         let dispatcher = match asked.kernels.dispatch {
             Dispatch::AllToAll => Dispatcher::AllToAll,
             Dispatch::AllGather => Dispatcher::AllGather,

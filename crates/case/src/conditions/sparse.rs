@@ -103,7 +103,9 @@ pub(crate) fn seam(recipe: &Recipe, layout: &Layout, options: &Options) -> Optio
     let wanted = match declined {
         _ if !is_custom(layout) => return None,
         Some(why) => format!("fused sparse attention, which Megatron-Core's kernels decline: {why}"),
-        None if is_ours => "sparse attention, which Megatron-Core runs by single operations over every pair".to_string(),
+        None if is_ours => {
+            "sparse attention, which Megatron-Core runs by single operations over every pair".to_string()
+        }
         None => return None,
     };
     let dsa = recipe.features.dsa()?;

@@ -228,7 +228,15 @@ pub(super) fn layers(shape: Shape, kernels: SparseKernels, (share, indexed): (f6
         push(scaled(sizes.chosen(), indexed), scaled(sizes.chosen_back(), indexed), ops);
         let learned = scaled(sizes.learned(), indexed);
         let [forward, backward] = if recomputes(shape) { [Vec::new(), learned] } else { [learned, Vec::new()] };
-        ops.push(Op { block: None, scope: None, part: Part::Attention, modules: &[], forward, input: backward, weight: Vec::new() });
+        ops.push(Op {
+            block: None,
+            scope: None,
+            part: Part::Attention,
+            modules: &[],
+            forward,
+            input: backward,
+            weight: Vec::new(),
+        });
         return;
     }
     push(scaled(sizes.attention(), share), scaled(sizes.attention_back(), share), ops);
@@ -307,7 +315,8 @@ mod tests {
         let options = Options::of(Some(Engine::Megatron), &recipe);
         let meter = Meter::new(&Device::find("H200").unwrap(), &options).unwrap();
         let [scores, best, _] = <[Work; 3]>::try_from(sizes.chosen()).unwrap();
-        let mut timed = vec![(scores, 0.423), (best, 1.029), (sizes.read(true)[0], 0.507), (sizes.read(false)[0], 0.287)];
+        let mut timed =
+            vec![(scores, 0.423), (best, 1.029), (sizes.read(true)[0], 0.507), (sizes.read(false)[0], 0.287)];
         timed.extend([(sizes.read_back()[0], 3.419), (sizes.chosen_back()[0], 1.197)]);
         for (work, measured) in timed {
             let milliseconds = 1e3 * meter.seconds(&work);

@@ -46,7 +46,8 @@ pub fn arguments(job: &Job, list: &mut List, findings: &mut Vec<Finding>) {
         let why = "what the indexer's own loss weighs; the default is none, which trains no indexer";
         list.set(Kind::Policy, "--dsa-indexer-loss-coeff", "0.001", "features.dsa", why);
         if case::sparse_kernels(recipe, job.layout, &job.case.options) != SparseKernels::Eager {
-            let why = "the indexer's loss over chosen tokens alone: over all tokens Megatron runs it by single operations";
+            let why =
+                "the indexer's loss over chosen tokens alone: over all tokens Megatron runs it by single operations";
             list.switch(Kind::Policy, "--dsa-indexer-use-sparse-loss", "features.dsa", why);
         }
         shared_choices(recipe, dsa, list, findings);
@@ -372,8 +373,11 @@ fn router(moe: &Moe, list: &mut List, findings: &mut Vec<Finding>) {
         list.switch(NATIVE, "--moe-router-enable-expert-bias", "moe.router.expert_bias", why);
         if moe.router.score == ScoreFunction::Softmax {
             // transformer/transformer_config.py.
-            let finding = unsayable("moe.router.expert_bias", "a balancing bias goes with sigmoid scores alone, not softmax");
-            findings.push(finding.quote("Expert bias for aux-loss-free routing only supports 'sigmoid' and 'sqrtsoftplus' "));
+            let finding =
+                unsayable("moe.router.expert_bias", "a balancing bias goes with sigmoid scores alone, not softmax");
+            findings.push(
+                finding.quote("Expert bias for aux-loss-free routing only supports 'sigmoid' and 'sqrtsoftplus' "),
+            );
         }
         if let Some(rate) = moe.router.bias_update_rate {
             list.set(NATIVE, "--moe-router-bias-update-rate", float(rate), "moe.router.bias_update_rate", "its step");
