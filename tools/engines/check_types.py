@@ -2,9 +2,9 @@
 
     check_types.py ENGINE SHARDWRIGHT RECORD [LM] [TYPE...]    ENGINE: megatron (LM: Megatron-LM's scripts), torchtitan or fsdp2
 
-Types are those of docs/models.md whose column says *yes* or *runs*, with the sizes that `data/truth/hf_types.jsonl` has besides the
-class's own. RECORD (`data/truth/hf_started.jsonl`) gets a row a type, in place of what it had of this engine: losses, or what
-stopped it, which may be a package that no CPU has. A type fails that had started before and does not now.
+It starts each type whose column in docs/models.md says *yes* or *runs*, at small sizes from `data/truth/hf_types.jsonl`. RECORD
+(`data/truth/hf_started.jsonl`) gets one row a type, which replaces the engine's old one: losses, or what stopped it, such as a
+package that no CPU has. A type that had started before and does not now is a failure.
 """
 
 from __future__ import annotations

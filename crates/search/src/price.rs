@@ -342,7 +342,7 @@ impl<'a> Pricer<'a> {
     }
 
     /// Whether the state of all stages together has room on one rank of each, under some legal layout of a key; yes where
-    /// nobody counts it.
+    /// no estimate of it exists.
     pub fn may_hold(&self, key: &Key) -> bool {
         let shape = StageShape::new(&self.mode.kinds, 0..self.mode.kinds.depth(), true, true);
         let mut layout = self.mode.template.clone();

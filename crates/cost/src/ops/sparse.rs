@@ -24,6 +24,9 @@ const SCORED: f64 = 1.28;
 const BEST: f64 = 15.6;
 const ADDED: (f64, f64) = (6.5, 4.6);
 
+/// Heads that a program of ours reads for, at least and at most (`LEAST` and `MOST` of `sparse_kernels.py`).
+const HEADS: (u64, u64) = (16, 64);
+
 /// Queries whose choice is scattered into a mask at a time (`scatter_topk_into_index_mask`), and the kernels of it.
 const SCATTERED: (f64, f64) = (256.0, 6.0);
 
@@ -146,10 +149,8 @@ impl Sizes {
 
     /// Our kernel over chosen keys, whose heads fill blocks; a pass for the loss reads no values.
     fn read(&self, weighs: bool) -> Vec<Work> {
-        let heads = match self.heads {
-            heads if heads <= 64.0 => (heads as u64).max(16).next_power_of_two() as f64,
-            heads => 64.0 * (heads / 64.0).ceil(),
-        };
+        let block = (self.heads as u64).next_power_of_two().clamp(HEADS.0, HEADS.1) as f64;
+        let heads = block * (self.heads / block).ceil();
         let columns = match weighs {
             true => GATHERED.0 * (self.width + self.latent),
             false => GATHERED.1 * self.width,
@@ -228,15 +229,7 @@ pub(super) fn layers(shape: Shape, kernels: SparseKernels, (share, indexed): (f6
         push(scaled(sizes.chosen(), indexed), scaled(sizes.chosen_back(), indexed), ops);
         let learned = scaled(sizes.learned(), indexed);
         let [forward, backward] = if recomputes(shape) { [Vec::new(), learned] } else { [learned, Vec::new()] };
-        ops.push(Op {
-            block: None,
-            scope: None,
-            part: Part::Attention,
-            modules: &[],
-            forward,
-            input: backward,
-            weight: Vec::new(),
-        });
+        ops.push(Op { modules: &[], ..of_attention(forward, backward) });
         return;
     }
     push(scaled(sizes.attention(), share), scaled(sizes.attention_back(), share), ops);
@@ -279,8 +272,12 @@ fn recomputes(shape: Shape) -> bool {
 }
 
 fn push(forward: Vec<Work>, input: Vec<Work>, ops: &mut Vec<Op>) {
+    ops.push(of_attention(forward, input));
+}
+
+fn of_attention(forward: Vec<Work>, input: Vec<Work>) -> Op {
     let modules = &[RecomputeModule::CoreAttn];
-    ops.push(Op { part: Part::Attention, modules, block: None, scope: None, forward, input, weight: Vec::new() });
+    Op { part: Part::Attention, modules, block: None, scope: None, forward, input, weight: Vec::new() }
 }
 
 /// Queries of the latent's width and outputs of it, each made contiguous behind its product.

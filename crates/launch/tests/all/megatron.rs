@@ -249,8 +249,8 @@ fn nam56r_author_dp_names_its_patch_points() {
     assert!(!emission.arguments.iter().any(|a| a.flag == "--sequence-parallel"));
 }
 
-/// On one replica no gradient travels: buckets would only be tested for numbers one by one. Experts' products have new sizes
-/// in every step, whose algorithms cuBLASLt is told to keep.
+/// On one replica no gradient travels, and overlap would only test each bucket for NaN. With experts cuBLASLt is told to keep
+/// more algorithms, since their products have new sizes in every step.
 #[test]
 fn a_step_on_one_replica_waits_for_no_bucket() {
     let told = |name: &str, dp: u64, zero: ZeroStage| {
